@@ -92,11 +92,13 @@ snapshots: $(STAMP)
 # Ten minutes with a GPU: what only one can prove, as a table. Without one: make gpu DEVICE=sim
 .PHONY: gpu
 gpu: $(STAMP) native
-	OMP_NUM_THREADS=1 PARDBG_NATIVE=$(or $(PARDBG_NATIVE),.native) \
-	  $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) $(ROWS)
-	PARDBG_HOOKS=dispatcher OMP_NUM_THREADS=1 \
-	  $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) spans graphs ops hang losses
-	$(BIN)/python -m pytest -q tests/gpu
+	@failed=0; export OMP_NUM_THREADS=1; \
+	PARDBG_NATIVE=$(or $(PARDBG_NATIVE),.native) \
+	  $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) $(ROWS) || failed=1; \
+	PARDBG_HOOKS=dispatcher \
+	  $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) \
+	  spans graphs ops contexts hang losses || failed=1; \
+	$(BIN)/python -m pytest -q tests/gpu || failed=1; exit $$failed
 
 diagnosis: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.diagnosis $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -29,6 +30,14 @@ class Device(Protocol):
     def limit_memory(self, num_bytes: int | None) -> None:
         """Give this process no more memory than it has and so many bytes more; None: no limit."""
 
+    def contexts(self) -> list[int]:
+        """Return the devices that this process has a context on: hundreds of MB each."""
+
+
+def own_index(num_devices: int) -> int:
+    """Return this rank's device: one of its own where there are as many."""
+    return int(os.environ.get("LOCAL_RANK", "0")) % max(1, num_devices)
+
 
 class Sim:
     """The simulated accelerator, which logs what each kernel took."""
@@ -39,6 +48,7 @@ class Sim:
         import pardbg.lab.sim.device as sim
 
         self._sim = sim
+        torch.accelerator.set_device_index(own_index(torch.accelerator.device_count()))
 
     def spin(self, ms: float) -> None:
         self._sim.spend(ms, "spin")
@@ -60,6 +70,10 @@ class Sim:
             0 if num_bytes is None else torch.accelerator.memory_reserved() + num_bytes
         )
 
+    def contexts(self) -> list[int]:
+        bits = self._sim.counts()["contexts"]
+        return [index for index in range(bits.bit_length()) if bits >> index & 1]
+
 
 class Cuda:
     """A CUDA (or ROCm) device; torch.profiler's kernel times are the truth."""
@@ -67,7 +81,7 @@ class Cuda:
     name = "cuda"
 
     def __init__(self) -> None:
-        torch.cuda.set_device(0)
+        torch.cuda.set_device(own_index(torch.cuda.device_count()))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for cycles in (1_000_000, 10_000_000):  # the first one warms up
             begin.record()
@@ -96,9 +110,13 @@ class Cuda:
 
     def limit_memory(self, num_bytes: int | None) -> None:
         torch.cuda.empty_cache()
-        total = torch.cuda.get_device_properties(0).total_memory
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         wanted = total if num_bytes is None else torch.cuda.memory_reserved() + num_bytes
         torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total))
+
+    def contexts(self) -> list[int]:
+        c: Any = torch._C
+        return [n for n in range(torch.cuda.device_count()) if c._cuda_hasPrimaryContext(n)]
 
 
 def device(name: str) -> Device:

@@ -97,6 +97,13 @@ def streams(device: str, checks: Checks) -> None:
     checks.figure = f"32 streams, each end within {within / US:.0f} us of its kernel's"
 
 
+def beside(device: str, checks: Checks) -> None:
+    """Streams share queues of the hardware: a wait of ours in the program's would hold it up."""
+    [told], _ = ran(device, "beside", watched=False)
+    checks.that(told["ms"] < 1000, f"kernels of 10 ms took {told['ms']:.0f} behind waits of ours")
+    checks.figure = f"kernels of 10 ms took {told['ms']:.1f} beside waits of 16 streams for 2 s"
+
+
 def graphs(device: str, checks: Checks) -> None:
     [told], _ = ran(device, "graphs", watched=False)
     checks.that(told["span"], "a span was recorded into a captured graph")
@@ -140,6 +147,16 @@ def graph_ops(device: str, checks: Checks) -> None:
 
 def shared(device: str, ranks: int) -> str:
     return "" if num_devices(device) >= ranks else " on one device, through sockets"
+
+
+def contexts(device: str, checks: Checks) -> None:
+    """The agent's thread begins on device 0, as every thread does."""
+    if num_devices(device) < 2:
+        raise Skip("needs two devices: with one there is no other's to be on")
+    told, _ = ran(device, "contexts", 2)
+    for number, rank in enumerate(told):
+        checks.that(rank["all"] == [rank["own"]] == [number], f"rank {number}: {rank['all']}")
+    checks.figure = f"{len(told)} ranks, each on its own device alone"
 
 
 def on_gloo(device: str, checks: Checks) -> None:
@@ -207,10 +224,11 @@ def no_syncs(device: str, checks: Checks) -> None:
 
 def sync_debug(device: str, checks: Checks) -> None:
     """torch's own check: with it set, a call that would wait for the device raises."""
-    [told], _ = ran(device, "spans", GPU_SYNC_DEBUG="1")
-    checks.that(len(told["spans"]) > 100, "no spans")
-    checks.that(told["left_out"] == 0, "spans are left out: a call would have waited")
-    checks.figure = f"{len(told['spans'])} spans under set_sync_debug_mode('error')"
+    told, rings = ran(device, "train", 2, GPU_SYNC_DEBUG="1", GPU_STEPS="20")
+    for number, rank in rings.items():
+        checks.some(told[number]["losses"], 20, "losses")
+        checks.some(rank.of(Kind.STEP), 15, "steps")
+    checks.figure = f"{len(told[0]['losses'])} steps under set_sync_debug_mode('error')"
 
 
 def overhead(device: str, checks: Checks) -> None:
@@ -308,12 +326,14 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("spans", "spans are the kernels' times", ANY, spans),
     Row("anchors", "the device's clock on the host's, over minutes", ANY, anchors),
     Row("streams", "no end is late on 32 streams", ANY, streams),
+    Row("beside", "waits of pardbg hold up no kernel", ANY, beside),
     Row("graphs", "a captured graph is a marked gap", CUDA, graphs),
     Row("graph-ops", "ops in a captured graph have no times", CUDA, graph_ops),
     Row("no-syncs", "pardbg adds no synchronizing call", ANY, no_syncs),
     Row("sync-debug", "no call of pardbg waits for the device", CUDA, sync_debug),
     Row("alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1)),
     Row("ops", "ops end by the device's clock", ANY, partial(ops, ranks=2)),
+    Row("contexts", "no rank is on another's device", ANY, contexts),
     Row("gloo", "gloo's ops have no times of the device", CUDA, on_gloo),
     Row("hang", "which rank's device has not arrived", ANY, hang),
     Row("hang-named", "who is named, whose device has not arrived", ANY, hang_named),

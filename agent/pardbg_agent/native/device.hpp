@@ -5,8 +5,9 @@
 
 #pragma once
 
+#include <ATen/core/ivalue.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
-#include <torch/csrc/Event.h>
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -26,14 +27,22 @@ struct Limits {
   double wander, resolution_ns;                // anchors.WANDER, RESOLUTION_NS
 };
 
+// The events of a Future's end, which it keeps to itself. Its `wait` would wait for them too, and have
+// the allocator keep the op's memory until our stream was there: later than without us.
+using FutureEvents = std::vector<c10::Event> c10::ivalue::Future::*;
+struct OfFuture {
+  friend FutureEvents events_of(OfFuture);
+};
+template <FutureEvents member>
+struct Opened {
+  friend FutureEvents events_of(OfFuture) { return member; }
+};
+template struct Opened<&c10::ivalue::Future::events_>;
+
 struct Anchor {  // anchors.Anchor
-  PyObject* event;  // a torch.Event, owned
+  std::shared_ptr<c10::Event> event;
   int64_t host_ns;
   double error_ns, drift, drift_error;
-
-  double elapsed_ms(const c10::Event& other) const {
-    return reinterpret_cast<THPEvent*>(event)->event.elapsedTime(other);
-  }
 };
 
 template <typename Guard>
@@ -65,15 +74,18 @@ class Device {
     int (*is_capturing)(void*, int*) = nullptr;
     int (*last_error)() = nullptr;  // takes it as well: else the program's next check would raise it
   };
-  // `own_stream(key)` of Python gives a torch.Stream of our own, or None.
-  Device(c10::Device device, py::function own_stream, Runtime runtime, const Limits& limits)
-      : device_(device), limits_(limits), guard_(device.type()), runtime_(runtime),
-        own_stream_(own_stream.release().ptr()) {
+  // `own_stream(key)` of Python gives a torch.Stream of our own, or None. `waits_beside`:
+  // cuda_runtime.waits_beside.
+  Device(c10::Device device, py::function own_stream, bool waits_beside, Runtime runtime,
+         const Limits& limits)
+      : waits_beside(waits_beside), device_(device), limits_(limits), guard_(device.type()),
+        runtime_(runtime), own_stream_(own_stream.release().ptr()) {
     if (!kSeesCaptures && !(kNamesStreams && runtime.is_capturing != nullptr))
       throw std::runtime_error("neither torch nor its runtime says what a stream captures");
     is_capturing(guard_, guard_.getStream(device));  // raises where it cannot be asked
   }
   Device(const Device&) = delete;
+  const bool waits_beside;
 
   // Whether the current stream captures a graph.
   bool capturing() {
@@ -81,7 +93,7 @@ class Device {
     safely([&] { is = is_capturing(guard_, guard_.getStream(device_)); });
     return is;
   }
-  c10::DeviceType type() const { return device_.type(); }
+  bool is(const c10::Device& device) const { return device == device_; }
   void write_to(State& s) { state_ = &s; }
 
   // The span begins at what comes next on the stream (the current one). Null: left out, counted.
@@ -109,19 +121,13 @@ class Device {
   bool end_with(const SpanPtr& span, c10d::Work& work, uint16_t group_id, int peer) {
     return end_by(span, [&]() -> std::optional<c10::Stream> {
       const auto future = work.getFuture();
-      // One that is not done would make the host wait.
-      if (!future || !future->completed() || captures(guard_.getStream(device_)))
-        return std::nullopt;
+      // Before it is done it has no events, and hasError() waits for who gives it some.
+      if (!future || !future->completed() || future->hasError()) return std::nullopt;
+      const auto& events = (*future).*events_of(OfFuture());
+      if (events.empty() || captures(guard_.getStream(device_))) return std::nullopt;
       const auto stream = own(group_id, peer);
       if (!stream) return std::nullopt;
-      const c10::Stream before = guard_.exchangeStream(*stream);
-      try {
-        future->wait();
-      } catch (...) {
-        guard_.exchangeStream(before);
-        throw;
-      }
-      guard_.exchangeStream(before);
+      for (const c10::Event& event : events) event.block(*stream);
       return stream;
     });
   }
@@ -130,14 +136,11 @@ class Device {
     if (!span->dropped.exchange(true)) give(span->end_event);
   }
 
-  // A new anchor of the device's clock. With the GIL, in the thread that polls.
-  void add_anchor(const py::object& event, int64_t host_ns, double error_ns, double drift,
+  // A new anchor of the device's clock. In the thread that polls.
+  void add_anchor(std::shared_ptr<c10::Event> event, int64_t host_ns, double error_ns, double drift,
                   double drift_error) {
-    if (!THPEvent_Check(event.ptr())) throw py::type_error("no torch.Event");
-    anchors_.push_back({py::object(event).release().ptr(), host_ns, error_ns, drift, drift_error});
-    if (anchors_.size() <= limits_.kept_anchors) return;
-    Py_DECREF(anchors_.front().event);
-    anchors_.pop_front();
+    anchors_.push_back({std::move(event), host_ns, error_ns, drift, drift_error});
+    if (anchors_.size() > limits_.kept_anchors) anchors_.pop_front();
   }
 
   // Read what the device has reached; return whether there is more to come. One thread at a time.
@@ -156,9 +159,10 @@ class Device {
     return left;
   }
 
-  // Time nothing any more: ops whose end nobody will read are open no more.
+  // Time nothing any more: ops whose end nobody will read are open no more. Events of a device that
+  // has failed stay: torch would warn for each one that it cannot destroy.
   void close() {
-    off_ = true;
+    const bool failed = off_.exchange(true);
     std::unordered_map<c10::Stream, Lane> old;
     std::vector<c10::Event*> free;
     {
@@ -170,9 +174,12 @@ class Device {
         if (entry.span->op) entry.span->op->finish();
         free.push_back(entry.event);
       }
-    for (const c10::Event* event : free) delete event;
-    for (const Anchor& anchor : anchors_) Py_DECREF(anchor.event);
-    anchors_.clear(), begun_.clear(), phase.reset(), step.reset();
+    if (!failed) {
+      const OnDevice here(*this);
+      for (const c10::Event* event : free) delete event;
+      anchors_.clear();
+    }
+    begun_.clear(), phase.reset(), step.reset();
   }
 
   // -- phases, steps and the like: with the GIL
@@ -216,12 +223,22 @@ class Device {
   };
   using Lane = std::deque<Entry>;
 
+  // Calls for a device that is not the thread's current one go back to that in a way that makes a
+  // context there, hundreds of MB, if it has none: so ours is current meanwhile.
+  struct OnDevice {
+    c10::OptionalDeviceGuard guard;
+    explicit OnDevice(const Device& d) {
+      if (d.guard_.getDevice() != d.device_) guard.reset_device(d.device_);
+    }
+  };
+
   // What goes wrong is the end of all device times, and of nothing else. If the device has failed, the
   // program's next call says so: it is not told here.
   template <typename F>
   void safely(F&& f) {
     if (off_.load(std::memory_order_relaxed)) return;
     try {
+      const OnDevice here(*this);
       f();
     } catch (const c10::Error&) {
       off_ = true;
@@ -277,7 +294,7 @@ class Device {
     }
     for (c10::Event*& event : events) {
       if (free_.empty()) {
-        num_ += 1, event = new c10::Event(type(), c10::EventFlag::BACKEND_DEFAULT);
+        num_ += 1, event = new c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
       } else {
         event = free_.back(), free_.pop_back();
       }
@@ -340,8 +357,8 @@ class Device {
   // DeviceClock.host_time: (host time, its error) of a done event.
   std::pair<int64_t, int64_t> host_time(const c10::Event& event) const {
     size_t at = anchors_.size() - 1;
-    double ms = anchors_[at].elapsed_ms(event);
-    while (ms < 0 && at > 0) ms = anchors_[--at].elapsed_ms(event);
+    double ms = anchors_[at].event->elapsedTime(event);
+    while (ms < 0 && at > 0) ms = anchors_[--at].event->elapsedTime(event);
     const Anchor& anchor = anchors_[at];
     const Anchor* const later = at + 1 < anchors_.size() ? &anchors_[at + 1] : nullptr;
     const double ns = ms * 1e6;

@@ -9,6 +9,7 @@
 // double the cost. Where torch's signatures differ, and for the other ops, a boxed kernel does.
 
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
@@ -135,12 +136,13 @@ Call read_typed(const Spec& spec, const Args&... args) {
 // The device that times ops on this tensor's; null: Python has yet to say whether it can.
 Device* device_of(const State& s, const at::Tensor& t) {
   Device* device = s.device.load(std::memory_order_acquire);
-  return device != nullptr && device->type() == t.device().type() ? device : nullptr;
+  return device != nullptr && device->is(t.device()) ? device : nullptr;
 }
 
 struct Issue {  // an op from before its issue until it is followed
   std::shared_ptr<Follow> follow;  // null: it has no record
   SpanPtr span;                    // of an op that is timed on a device
+  std::optional<c10::Device> on;   // the device of its tensors
   bool captured = false;           // into a graph, by the device's stream
   std::vector<const void*> outs;   // storages of a functional collective's output
 };
@@ -185,6 +187,7 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   const bool plain = in.plain && op.out.plain, host = in.host && op.out.host;
   // Only the root of a scatter has something that goes in.
   const at::Tensor* first = in.first != nullptr ? in.first : op.out.first;
+  if (first != nullptr) c.on = first->device();
   Key key{spec.number, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
           op.tag};
   const int level = s == nullptr ? 0 : s->level.load(std::memory_order_relaxed);
@@ -241,7 +244,7 @@ void arrives(Issue& c) {
   Follow& f = *c.follow;
   State& s = f.state;
   Device* device = s.device.load(std::memory_order_acquire);
-  if (f.host_waits || device == nullptr) return;
+  if (f.host_waits || device == nullptr || !c.on || !device->is(*c.on)) return;
   const int64_t t0 = now_ns();
   if (s.level.load(std::memory_order_relaxed) > 1) c.span = device->begin(f.r.t0, c.follow);
   if (c.span) f.timed = true, f.r.flags |= kTimed;
@@ -289,6 +292,14 @@ struct TiedBatch {  // as Tied; of a Work whose Future, of no tensor, has no eve
   }
 };
 
+// Have what waits for the Work tell the end of these ops.
+void end_by_wait(const std::shared_ptr<Batch>& ops, c10d::Work& work) {
+  std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
+  if (!guard || ops->timed.empty()) return;
+  auto& at_end = Inside::at_end(work);
+  at_end = TiedBatch{ops, std::move(at_end)};
+}
+
 void poll_later(const std::shared_ptr<Follow>& follow, const c10::intrusive_ptr<c10d::Work>& work) {
   State& s = follow->state;
   follow->has_reporter = true;
@@ -310,10 +321,7 @@ void batch_issued(const py::object& object) {
   }
   const auto work = object.cast<c10::intrusive_ptr<c10d::Work>>();
   for (const auto& follow : ops->polled) poll_later(follow, work);
-  std::unique_lock<std::mutex> guard(Inside::lock(*work), std::try_to_lock);
-  if (!guard || ops->timed.empty()) return;
-  auto& at_end = Inside::at_end(*work);
-  at_end = TiedBatch{ops, std::move(at_end)};
+  end_by_wait(ops, *work);
 }
 
 // It is not: their ends will not come.
@@ -381,6 +389,11 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
     if (!batch) batch = std::make_shared<Batch>();
     c.span ? batch->timed.push_back(c.span) : batch->polled.push_back(c.follow);
     return;
+  }
+  if (c.span && work && !c.span->device.waits_beside) {
+    const auto alone = std::make_shared<Batch>();
+    alone->timed.push_back(std::exchange(c.span, nullptr));
+    return end_by_wait(alone, *work);
   }
   if (c.span) end_span(c.span, work.get());
   if (!work) {  // the backend made the stream wait already and gives no Work

@@ -173,12 +173,26 @@ void bind_device(py::module_& m) {
       .def_readonly("error_ns", &Span::error_ns)
       .def_readwrite("issued_ns", &Span::issued_ns)
       .def_property_readonly("lead_ns", [](Span& s) { return s.begin_ns - s.issued_ns; });
+  // Without the GIL: the driver's lock may be another thread's for long.
+  py::class_<c10::Event, std::shared_ptr<c10::Event>>(m, "Event", py::module_local())
+      .def(py::init([](c10::Device device) {
+        return std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+      }))
+      .def("record", torch::wrap_pybind_function_no_gil(
+                         [](c10::Event& e, c10::Stream stream) { e.record(stream); }))
+      .def("query", torch::wrap_pybind_function_no_gil([](const c10::Event& e) { return e.query(); }))
+      .def("synchronize",
+           torch::wrap_pybind_function_no_gil([](const c10::Event& e) { e.synchronize(); }))
+      .def("elapsed_time",
+           torch::wrap_pybind_function_no_gil([](const c10::Event& a, const c10::Event& b) {
+             return a.elapsedTime(b);
+           }));
   py::class_<Device, std::unique_ptr<Device, py::nodelete>>(m, "Device")
-      .def(py::init([](c10::Device device, py::function own_stream, size_t is_capturing,
-                       size_t last_error, size_t max_events, size_t max_lanes, size_t kept_anchors, double wander,
+      .def(py::init([](c10::Device device, py::function own_stream, bool waits_beside,
+                       size_t is_capturing, size_t last_error, size_t max_events, size_t max_lanes, size_t kept_anchors, double wander,
                        double resolution_ns) {
         const Limits limits{max_events, max_lanes, kept_anchors, wander, resolution_ns};
-        return new Device(device, std::move(own_stream),
+        return new Device(device, std::move(own_stream), waits_beside,
                           {reinterpret_cast<int (*)(void*, int*)>(is_capturing),
                            reinterpret_cast<int (*)()>(last_error)}, limits);
       }))

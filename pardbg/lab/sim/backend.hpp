@@ -212,7 +212,7 @@ class SimBackend final : public c10d::Backend {
   }
   // The op on the device: its place on a stream, its truth, its Work.
   WorkPtr place(const std::string& key, OpType type, bool async, Batch op) {
-    const auto device = op.outputs.empty() ? device_here : op.outputs[0].device().index();
+    const auto device = op.outputs.empty() ? current_device() : op.outputs[0].device().index();
     const auto current = current_stream(device);
     auto& l = line(key, device);
     const auto stream = async ? *l.stream : current;

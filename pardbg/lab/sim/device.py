@@ -35,6 +35,8 @@ last_event, time_of, hold, release = (
 """``time_of(last_event())``: ns, of the event that this thread recorded last. ``hold()``: the
 current stream stops; ``release(it, ns)`` lets it go on as if it had done so at that time."""
 acc: Final = torch.accelerator
+_C: Final[Any] = torch._C
+_exchange, _maybe_exchange = _C._accelerator_exchangeDevice, _C._accelerator_maybeExchangeDevice
 
 
 def spend(ms: float, name: str = "spend") -> None:
@@ -62,11 +64,10 @@ class device(contextlib.ContextDecorator):
         self.index = _index(which)
 
     def __enter__(self) -> None:
-        self.before = acc.current_device_index()
-        acc.set_device_index(self.index)
+        self.before = _exchange(self.index)
 
     def __exit__(self, *error: object) -> None:
-        acc.set_device_index(self.before)
+        _maybe_exchange(self.before)
 
 
 def own_stream() -> torch.Stream:
@@ -75,7 +76,7 @@ def own_stream() -> torch.Stream:
 
 
 def _stream(number: int, index: int) -> torch.Stream:
-    kind: Any = torch._C._autograd.DeviceType.PrivateUse1
+    kind: Any = _C._autograd.DeviceType.PrivateUse1
     return torch.Stream(stream_id=number, device_index=index, device_type=int(kind))
 
 
@@ -98,6 +99,7 @@ def _module() -> types.ModuleType:
     module.__dict__.update(
         device_count=lambda: count, is_available=lambda: True,
         Stream=torch.Stream, Event=torch.Event, stream=stream, StreamContext=stream, device=device,
+        _exchange_device=_exchange, _maybe_exchange_device=_maybe_exchange,
         is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
         _is_in_bad_fork=lambda: False, current_device=acc.current_device_index,
         set_device=_on_index(acc.set_device_index), set_stream=acc.set_stream,

@@ -93,6 +93,7 @@ inline Pool& pool(c10::DeviceIndex d) {
   return all->at(d);
 }
 inline size_t count(c10::DeviceIndex d, size_t size) {  // where the block is
+  use(d);
   std::unique_lock guard(memory_lock());
   auto& p = pool(d);
   auto at = p.take(size);
@@ -136,14 +137,15 @@ inline at::DataPtr adopt(c10::Storage host, c10::DeviceIndex d) {  // a kernel's
 
 struct Memory final : c10::DeviceAllocator {
   at::DataPtr allocate(size_t size) override {
-    if (!size) return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(DEVICE, device_here)};
-    const auto at = count(device_here, size);
+    if (!size) return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(DEVICE, current_device())};
+    const auto device = current_device();
+    const auto at = count(device, size);
     // Aligned as CPU tensors are, so that kernels give the same bits.
-    return device_pointer(c10::GetCPUAllocator()->raw_allocate(size), size, device_here, at);
+    return device_pointer(c10::GetCPUAllocator()->raw_allocate(size), size, device, at);
   }
   void copy_data(void* to, const void* from, std::size_t n) const override { std::memcpy(to, from, n); }
   bool initialized() override { return true; }
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override { counts().recorded++; }
   void emptyCache(c10::MempoolId_t) override {
     std::lock_guard guard(memory_lock());
     for (c10::DeviceIndex d = 0; d < device_count(); d++) pool(d).trim();
@@ -178,13 +180,13 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   using Index = c10::DeviceIndex;
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  bool hasPrimaryContext(Index) const override { return true; }  // else autograd joins no streams
+  bool hasPrimaryContext(Index d) const override { return has_context(d); }
   Index deviceCount() const override { return device_count(); }
   void setCurrentDevice(Index d) const override { exchange_device(d); }
-  Index getCurrentDevice() const override { return device_here; }
+  Index getCurrentDevice() const override { return current_device(); }
   Index exchangeDevice(Index d) const override { return exchange_device(d); }
-  Index maybeExchangeDevice(Index d) const override { return exchange_device(d); }
-  c10::Device getDeviceFromPtr(void*) const override { return {DEVICE, device_here}; }
+  Index maybeExchangeDevice(Index d) const override { return maybe_exchange_device(d); }
+  c10::Device getDeviceFromPtr(void*) const override { return {DEVICE, current_device()}; }
   // Random numbers are the CPU's, to the bit.
   const at::Generator& getDefaultGenerator(Index) const override { return at::detail::getDefaultCPUGenerator(); }
   at::Generator getNewGenerator(Index) const override { return at::detail::createCPUGenerator(); }

@@ -71,6 +71,8 @@ inline Settings& settings() { return immortal<Settings>(); }
 
 struct Counts {
   std::atomic<int64_t> live_events{0}, syncs{0}, data_waits{0};
+  std::atomic<int64_t> contexts{0};  // a bit for each device that this process has used
+  std::atomic<int64_t> recorded{0};  // blocks of memory that wait for a stream when they are freed
 };
 inline Counts& counts() { return immortal<Counts>(); }
 

@@ -24,7 +24,8 @@ static py::list take_log() {
 }
 static std::map<std::string, int64_t> counted() {
   auto& c = counts();
-  return {{"live_events", c.live_events}, {"syncs", c.syncs}, {"data_waits", c.data_waits}};
+  return {{"live_events", c.live_events}, {"syncs", c.syncs}, {"data_waits", c.data_waits},
+          {"contexts", c.contexts}, {"recorded", c.recorded}};
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {

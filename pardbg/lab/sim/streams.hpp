@@ -33,14 +33,36 @@ inline c10::DeviceIndex device_count() {  // as many as this host has ranks
   static const int n = [] { auto* s = getenv("LOCAL_WORLD_SIZE"); return s ? atoi(s) : 1; }();
   return c10::DeviceIndex(n);
 }
-inline thread_local c10::DeviceIndex device_here = 0;
+// As CUDA's: a thread begins on device 0, to set a device makes a context on it, and what only goes
+// back to a device without one (`maybe_exchange`) leaves that to who uses it.
+inline thread_local c10::DeviceIndex device_here = 0, target_here = -1;
 inline thread_local std::vector<int64_t> streams_here;
+inline std::atomic<int64_t>& contexts() { return counts().contexts; }
 
-inline c10::DeviceIndex or_current(c10::DeviceIndex d) { return d < 0 ? device_here : d; }
+inline c10::DeviceIndex current_device() { return target_here < 0 ? device_here : target_here; }
+inline c10::DeviceIndex or_current(c10::DeviceIndex d) { return d < 0 ? current_device() : d; }
+inline void use(c10::DeviceIndex d) { contexts() |= int64_t(1) << d; }
+inline bool has_context(c10::DeviceIndex d) { return contexts() >> d & 1; }
 inline c10::DeviceIndex exchange_device(c10::DeviceIndex d) {
   TORCH_CHECK(d < device_count(), "sim: no device ", int(d));
-  return d < 0 ? device_here : std::exchange(device_here, d);
+  const auto before = current_device();
+  if (d < 0) return before;
+  target_here = -1;
+  if (d != before || d != device_here) use(device_here = d);
+  return before;
 }
+inline c10::DeviceIndex maybe_exchange_device(c10::DeviceIndex d) {
+  if (d < 0 || has_context(d)) return exchange_device(d);
+  const auto before = current_device();
+  target_here = d;
+  return before;
+}
+struct OnDevice {  // goes back by a call that makes a context, as CUDA's events do
+  c10::DeviceIndex before;
+  explicit OnDevice(c10::DeviceIndex d) : before(exchange_device(d)) {}
+  OnDevice(const OnDevice&) = delete;
+  ~OnDevice() { exchange_device(before); }
+};
 inline c10::Stream stream_of(c10::DeviceIndex d, int64_t id) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(DEVICE, or_current(d)), id);
 }
@@ -104,6 +126,7 @@ inline void launch(c10::Stream s, const std::string& name, int64_t cost) {
   {
     std::lock_guard guard(lock());
     auto& q = queue(s);
+    use(s.device_index());
     const int64_t host = now(), spent = int64_t(double(cost) * settings().speed);
     if (captures(s)) {
       captured_ns += spent;
@@ -132,9 +155,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static Time& time(void* event) { return *static_cast<Time*>(event); }
   c10::DeviceType type() const override { return DEVICE; }
   Device exchangeDevice(Device d) const override { return {DEVICE, exchange_device(d.index())}; }
-  Device getDevice() const override { return {DEVICE, device_here}; }
+  Device getDevice() const override { return {DEVICE, current_device()}; }
   void setDevice(Device d) const override { exchange_device(d.index()); }
-  void uncheckedSetDevice(Device d) const noexcept override { if (d.has_index()) device_here = d.index(); }
+  void uncheckedSetDevice(Device d) const noexcept override { maybe_exchange_device(d.index()); }
   Index deviceCount() const noexcept override { return device_count(); }
   c10::Stream getStream(Device d) const override { return current_stream(d.index()); }
   c10::Stream getDefaultStream(Device d) const override { return stream_of(d.index(), 0); }
@@ -148,9 +171,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& s) const override { synchronize(mark(s)); }
   void synchronizeDevice(const Index d) const override { synchronize(end_of_all(d)); }
   bool isStreamCapturing(const c10::Stream& s) const override { return captures(s); }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override { counts().recorded++; }
 
   void record(void** e, const c10::Stream& s, const Index, const c10::EventFlag) const override {
+    const OnDevice on(s.device_index());
     TORCH_CHECK(!captures(s), "sim: operation not permitted when stream is capturing");
     spin(settings().record_ns);
     if (!*e) {
@@ -159,14 +183,19 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     time(*e) = recorded_here = mark(s);
   }
-  void destroyEvent(void* e, const Index) const noexcept override {
+  void destroyEvent(void* e, const Index d) const noexcept override {
+    const OnDevice on(d);
     if (e) counts().live_events--;
     delete static_cast<Time*>(e);
   }
-  void block(void* e, const c10::Stream& s) const override { if (e) sim::block(s, time(e)); }
+  void block(void* e, const c10::Stream& s) const override {
+    const OnDevice on(s.device_index());
+    if (e) sim::block(s, time(e));
+  }
   bool queryEvent(void* e) const override { return !e || past(time(e), settings().query_ns); }
   void synchronizeEvent(void* e) const override { if (e) synchronize(time(e)); }
-  double elapsedTime(void* a, void* b, const Index) const override {
+  double elapsedTime(void* a, void* b, const Index d) const override {
+    const OnDevice on(d);
     TORCH_CHECK(a && b, "sim: both events must be recorded");
     TORCH_CHECK(past(time(a)) && past(time(b)), "sim: device not ready");
     const double ns = double(look(time(b)) - look(time(a))) * (1 + settings().drift);

@@ -69,7 +69,7 @@ def main() -> None:
     dist.init_process_group(BACKENDS[there.name])
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
-    on = torch.device(there.name, 0)
+    on = torch.device(there.name, torch.accelerator.current_device_index())
     part = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(on)
     stage = pp.PipelineStage(part, rank, size, on)
     named(stage, "forward_one_chunk", "F")

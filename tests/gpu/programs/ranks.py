@@ -20,12 +20,13 @@ from pardbg.lab.recipes.launch import share_gpus
 from pardbg_agent import core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.device import cuda_runtime
-from pardbg_agent.hooks.device.device_spans import DeviceTimes, NativeTimes
+from pardbg_agent.hooks.device.device_spans import DeviceTimes, NativeTimes, numbered
 from pardbg_agent.hooks.ops import native_way
 from tests.gpu.devices import Device, device
 from tests.processes import wait_until
 
-SPANS, STEPS = 200, 6
+SPANS, STEPS, WARM = 200, 6, 3
+LONG_MS, STREAMS = 2000, 16
 AHEAD_MS = 400
 """Of a first kernel: behind it the host is ahead, so a span begins when the kernel before ends."""
 
@@ -36,7 +37,7 @@ def polled(times: Any, every_s: float = 0.01) -> threading.Event:
 
     def run() -> None:
         while not over.wait(every_s):
-            with cuda_runtime.relaxed(times.kind):
+            with cuda_runtime.using(times.place):
                 times.poll()
 
     threading.Thread(target=run, daemon=True).start()
@@ -52,9 +53,9 @@ def warm(there: Device) -> Any:
     """Return device times, of the way that ops are seen, with two anchors at least, so that the
     rate of the clock is known."""
     in_cpp = os.environ.get("PARDBG_HOOKS") != "dispatcher" and native_way.usable()
-    device = torch.device(there.name)
+    device = numbered(torch.device(there.name))
     times: Any = NativeTimes(device, native_way.module()) if in_cpp else DeviceTimes(device)
-    times.kind = there.name
+    times.place = device
     for _ in range(200):
         times.poll()
         time.sleep(0.01)  # 2 s: several anchors
@@ -83,9 +84,9 @@ def anchors(there: Device) -> dict[str, Any]:
     times, seen = warm(there), []
     over, until = polled(times), time.monotonic() + float(os.environ["GPU_SECONDS"])
     while time.monotonic() < until:
-        event = torch.Event(there.name, enable_timing=True)
+        event = times.new_event()
         before = now_ns()
-        event.record()
+        event.record(torch.accelerator.current_stream())
         event.synchronize()
         after = now_ns()
         said, error = times.clock.host_time(event) or (0, 0)
@@ -140,6 +141,34 @@ def graphs(there: Device) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def beside(there: Device) -> dict[str, Any]:
+    """Streams of the agent wait for a long kernel, as for an op's end; others, launched after that
+    on a stream of the program's, are to end before it."""
+    times = warm(there)
+    there.spin(1)
+    with torch.Stream(there.name) as long:
+        there.spin(LONG_MS)
+        over = long.record_event()
+    for key in range(STREAMS):
+        own = times.streams.of(key)
+        own.wait_event(over)
+        times.new_event().record(own)
+    begun = time.monotonic()
+    for _ in range(10):
+        there.spin(1)
+    torch.accelerator.current_stream().synchronize()
+    spent_ms = (time.monotonic() - begun) * 1e3
+    torch.accelerator.synchronize()
+    return {"ms": spent_ms}
+
+
+def contexts(there: Device) -> dict[str, Any]:
+    """Ops, and anchors that are taken in a thread whose current device is another one."""
+    found = ops(there)
+    wait_until(lambda: core.CURRENT.device.times.clock.error_ns is not None, what="an anchor")
+    return found | {"own": torch.accelerator.current_device_index(), "all": there.contexts()}
+
+
 def ops(there: Device) -> dict[str, Any]:
     """Ops on the device, without and with a Work."""
     tensor = torch.ones(1 << 16, device=there.name)
@@ -184,7 +213,9 @@ def train(there: Device) -> dict[str, Any]:
     x = x.to(there.name)
     if os.environ.get("GPU_COMPILE"):
         model = torch.compile(model)
-    for _ in range(int(os.environ.get("GPU_STEPS", STEPS))):
+    for step in range(int(os.environ.get("GPU_STEPS", STEPS))):
+        if step == WARM and os.environ.get("GPU_SYNC_DEBUG"):
+            torch.cuda.set_sync_debug_mode("error")
         begun = time.perf_counter_ns()
         loss = model(x).square().mean()
         loss.backward()
@@ -194,6 +225,8 @@ def train(there: Device) -> dict[str, Any]:
         if os.environ.get("GPU_SYNC_STEPS"):
             torch.accelerator.synchronize()
         spent.append(time.perf_counter_ns() - begun)
+    if os.environ.get("GPU_SYNC_DEBUG"):
+        torch.cuda.set_sync_debug_mode("default")
     after = there.syncs()
     stats = torch.accelerator.memory_stats()
     kinds = ("allocated", "reserved")
@@ -236,7 +269,12 @@ def hang(there: Device) -> dict[str, Any]:
     return {"at": at}
 
 
-CASES = {f.__name__: f for f in (spans, anchors, streams, graphs, graph_ops, ops, train, oom, hang)}
+CASES = {
+    case.__name__: case
+    for case in (
+        spans, anchors, streams, beside, graphs, graph_ops, ops, contexts, train, oom, hang,
+    )
+}  # fmt: skip
 BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
 """GPU_BACKEND names another."""
 
@@ -253,8 +291,6 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     kind, case = sys.argv[1:3]
     there = device(kind)
-    if os.environ.get("GPU_SYNC_DEBUG"):
-        torch.cuda.set_sync_debug_mode("error")
     share_gpus()
     dist.init_process_group(os.environ.get("GPU_BACKEND") or BACKENDS[kind])
     threading.Thread(target=agents_thread, daemon=True).start()

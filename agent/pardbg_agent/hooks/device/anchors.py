@@ -87,6 +87,11 @@ class DeviceClock:
         elif best.error_ns <= last.error_ns + age * last.drift_error or age > STALE_NS:
             self._add(_rated(last, best))
 
+    def close(self) -> None:
+        """Let go of all events."""
+        self._anchors.clear()
+        self._late = None
+
     def _add(self, anchor: Anchor) -> None:
         self._anchors.append(anchor)
         self._taken(anchor)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, Final
 
@@ -14,6 +16,12 @@ NON_BLOCKING: Final = 1
 """cudaStreamNonBlocking: it does not wait for the default stream, nor that for it."""
 RELAXED: Final = 2
 """cudaStreamCaptureModeRelaxed"""
+PRIORITY: Final = -2
+HIP_PRIORITY: Final = 1
+"""Of our streams: one that neither torch's nor NCCL's usual streams have. Streams share queues of
+the hardware, by priority, and what is behind a wait in a queue waits too."""
+QUEUES: Final = 8
+"""CUDA's default."""
 
 
 class CudaRuntime:
@@ -21,18 +29,21 @@ class CudaRuntime:
 
     def __init__(self) -> None:
         version: Any = torch.version
-        major = str(version.cuda).partition(".")[0]
-        name = "libamdhip64.so" if version.hip else f"libcudart.so.{major}"
-        library, prefix = ctypes.CDLL(name), "hip" if version.hip else "cuda"
+        major = str(version.hip or version.cuda).partition(".")[0]
+        name, prefix = ("libamdhip64.so", "hip") if version.hip else ("libcudart.so", "cuda")
+        self._priority = HIP_PRIORITY if version.hip else PRIORITY
+        library = _loaded(f"{name}.{major}", name)
         self._create = getattr(library, f"{prefix}StreamCreateWithPriority")
         self._is_capturing = getattr(library, f"{prefix}StreamIsCapturing")
         self._last_error = getattr(library, f"{prefix}GetLastError")
         self._exchange = getattr(library, f"{prefix}ThreadExchangeStreamCaptureMode")
 
     def new_stream(self) -> Any:
-        """Return a stream from outside of torch's pool."""
+        """Return a stream of the current device from outside of torch's pool."""
         handle = ctypes.c_void_p()
-        if code := self._create(ctypes.byref(handle), NON_BLOCKING, 0):
+        with self.relaxed():
+            code = self._create(ctypes.byref(handle), NON_BLOCKING, self._priority)
+        if code:
             raise RuntimeError(f"no stream: error {code}")
         return torch.cuda.ExternalStream(handle.value)
 
@@ -56,6 +67,15 @@ class CudaRuntime:
             self._exchange(ctypes.byref(mode))
 
 
+def _loaded(*names: str) -> ctypes.CDLL:
+    """Return a library that this process has. Another copy would have a current device of its own.
+    Raises OSError."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    raise OSError(f"{names[0]} is not loaded")
+
+
 @cache
 def of(device: str) -> CudaRuntime | None:
     """Return the runtime of a type of device; None: neither CUDA's nor HIP's, or not found."""
@@ -65,7 +85,28 @@ def of(device: str) -> CudaRuntime | None:
         return None
 
 
-def relaxed(device: str) -> AbstractContextManager[None]:
-    """Return ``CudaRuntime.relaxed`` of a type of device."""
-    runtime = of(device)
-    return nullcontext() if runtime is None else runtime.relaxed()
+def waits_beside() -> bool:
+    """Return whether a stream of ours may wait for an op without holding up the program's kernels.
+    Not where streams have few queues to share: with one (Megatron's rule before Blackwell) a GEMM
+    that is launched after the op would wait for the op's end, and nothing would overlap."""
+    said = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
+    return not said.isdecimal() or int(said) >= QUEUES
+
+
+@contextmanager
+def using(device: torch.device) -> Iterator[None]:
+    """Make it this thread's current device, and allow what captures forbid (``relaxed``).
+
+    A new thread's current device is 0, and an event that is recorded, read or destroyed from there
+    goes back to it by a call that makes a context: hundreds of MB on the first rank's device.
+    """
+    module: Any = torch.get_device_module(device)
+    exchange = getattr(module, "_exchange_device", None)
+    before = None if exchange is None else exchange(device.index)
+    runtime = of(device.type)
+    try:
+        with nullcontext() if runtime is None else runtime.relaxed():
+            yield
+    finally:
+        if before is not None:
+            module._maybe_exchange_device(before)

@@ -6,6 +6,7 @@ is in the status block. Where ops are seen in C++, so are their times (native/de
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from pardbg_agent.hooks.device import cuda_runtime
-from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes, NativeTimes
+from pardbg_agent.hooks.device.device_spans import (
+    DeviceSpan,
+    DeviceTimes,
+    NativeTimes,
+    numbered,
+)
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 if TYPE_CHECKING:
@@ -40,8 +46,8 @@ class _Records:
     _next: Callable[[str, Any], Any]
     """``_next(what, span)``: return the open phase or step, and open the next one."""
 
-    def __init__(self, core: Core) -> None:
-        self._c = core
+    def __init__(self, core: Core, device: torch.device) -> None:
+        self._c, self.device = core, device
         self._polls = threading.Lock()
         self._failed = False
         """The device did: what is there still cannot be read."""
@@ -93,7 +99,7 @@ class _Records:
         if self._failed or not self._polls.acquire(blocking=False):
             return not self._failed
         try:
-            with cuda_runtime.relaxed(self._c.identity.device):
+            with cuda_runtime.using(self.device):
                 left = self._read()
         except _DeviceError:  # the program's next call says so, too
             self._failed = True
@@ -109,6 +115,18 @@ class _Records:
             self._polls.release()
 
     def _read(self) -> bool:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Take the hooks off: ops whose end nobody will read are open no more."""
+        self.poll()
+        with self._polls:
+            self._close()
+            if not self._failed:
+                with cuda_runtime.using(self.device):
+                    self.times.close()
+
+    def _close(self) -> None:
         raise NotImplementedError
 
     def _mark_gaps(self) -> None:
@@ -138,7 +156,7 @@ class DeviceRecords(_Records):
         no tensor, has no event of its end (NCCL)."""
         self._current: dict[str, Any] = {}
         self._next = self._exchange
-        super().__init__(core)
+        super().__init__(core, device)
 
     # -- ops
 
@@ -263,9 +281,7 @@ class DeviceRecords(_Records):
                 self._write(_BEGIN, op, span, span.begin_ns)
         return left
 
-    def close(self) -> None:
-        """Take the hooks off: ops whose end nobody will read are open no more."""
-        self.poll()
+    def _close(self) -> None:
         while self._open:
             _, (_, op) = self._open.popitem()
             self._op_done(op, 0, False)
@@ -281,7 +297,7 @@ class NativeRecords(_Records):
         self._next = self.times.native.next
         self.batch_issued: Callable[[Any], None] = self.times.native.batch_issued
         self.batch_refused: Callable[[], None] = self.times.native.batch_refused
-        super().__init__(core)
+        super().__init__(core, device)
 
     def op_begins(self, op: Any, in_batch: bool) -> bool:
         """C++ asked about the op, and times it itself."""
@@ -299,12 +315,8 @@ class NativeRecords(_Records):
             self._c.guard.failed(HOOK, RuntimeError(failure))
         return left
 
-    def close(self) -> None:
-        """Take the hooks off: ops whose end nobody will read are open no more."""
-        self.poll()
-        with self._polls:
-            self._native.time_on(None)
-            self.times.native.close()
+    def _close(self) -> None:
+        self._native.time_on(None)
 
 
 def start(
@@ -313,11 +325,16 @@ def start(
     """Time this rank's spans on its device from now on, if it has events that say times.
     ``native``: the module in C++ where ops are seen there."""
     try:
-        with cuda_runtime.relaxed(device.type):
+        device = numbered(device)
+        with cuda_runtime.using(device):
             if native is None:
-                core.device = DeviceRecords(core, device, op_done)
+                records: _Records = DeviceRecords(core, device, op_done)
             else:
-                core.device = NativeRecords(core, device, native)
+                records = NativeRecords(core, device, native)
+        # Its events outlive Python: to destroy them at exit, from whatever is the current device
+        # then, or after the device has failed, costs a context or a warning each.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
+        core.device = records
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         core.guard.disabled.add(HOOK)
 

@@ -10,6 +10,7 @@ another stream: it lets go of what keeps the allocator from reusing the memory t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -75,24 +76,27 @@ def _new_event_of(device: torch.device) -> Callable[[], Any]:
     return new_event
 
 
-def _index_of(device: torch.device) -> int:
+def numbered(device: torch.device) -> torch.device:
+    """Return the device with its index: the current one if it says none."""
     c: Any = torch._C
-    return int(c._accelerator_getDeviceIndex() if device.index is None else device.index)
+    index = c._accelerator_getDeviceIndex() if device.index is None else device.index
+    return torch.device(device.type, int(index))
 
 
 class DeviceTimes:
-    """Spans of one device. Raises where the device has no timing events."""
+    """Spans of one device, which is the current one. Raises where it has no timing events."""
 
     def __init__(self, device: torch.device) -> None:
         c: Any = torch._C
-        new_event = _new_event_of(device)
-        self._current: Callable[[], Any] = partial(c._accelerator_getStream, _index_of(device))
+        self._device, self.new_event = device, _new_event_of(device)
+        self._index: Callable[[], int] = c._accelerator_getDeviceIndex
+        self._current: Callable[[], Any] = partial(c._accelerator_getStream, device.index)
         self._set_current = c._accelerator_setStream
         module = torch.get_device_module(device)
         self.capturing = getattr(module, "is_current_stream_capturing", bool)
         self.streams = OwnStreams(device)
-        self.clock = DeviceClock(new_event, self.streams.new())
-        self.pool, self.queue = EventPool(new_event), EventQueue()
+        self.clock = DeviceClock(self.new_event, self.streams.new())
+        self.pool, self.queue = EventPool(self.new_event), EventQueue()
         self.lead_ns = 0
         """Of the span that was reached last, at ``newest_ns``."""
         self.newest_ns = 0
@@ -119,52 +123,67 @@ class DeviceTimes:
     def begin(self, issued_ns: int, stream: Any = None) -> DeviceSpan | None:
         """Begin a span at what comes next on the stream (the current one). None: left out,
         counted."""
-        if self.capturing():
-            self.captured.note()
-            return None
-        events = self.pool.take()
-        if events is None:
-            self.refused.note()
-            return None
-        begin, end = events
-        span, stream = DeviceSpan(issued_ns, end), stream or self._current()
-        begin.record(stream)
+        with self._here():
+            if self.capturing():
+                self.captured.note()
+                return None
+            events = self.pool.take()
+            if events is None:
+                self.refused.note()
+                return None
+            begin, end = events
+            span, stream = DeviceSpan(issued_ns, end), stream or self._current()
+            begin.record(stream)
         self.queue.put(stream, begin, (span, True))
         return span
 
     def end(self, span: DeviceSpan, stream: Any = None) -> bool:
         """End it with what was issued last on the stream. False: it is dropped."""
-        if self.capturing():
-            self.captured.note()
-            self.drop(span)
-            return False
-        stream = stream or self._current()
-        span.end_event.record(stream)
+        with self._here():
+            if self.capturing():
+                self.captured.note()
+                self.drop(span)
+                return False
+            stream = stream or self._current()
+            span.end_event.record(stream)
         self.queue.put(stream, span.end_event, (span, False))
         return True
 
     def end_with(self, span: DeviceSpan, work: Any, group_id: int, peer: int) -> bool:
         """End it when the asynchronous op of a Work does, on the backend's stream of this group
         (and peer, for p2p). False: its end is not the device's to tell, and it is dropped."""
+        with self._here():
+            stream = self._past(work, group_id, peer) if cuda_runtime.waits_beside() else None
+            if stream is None:
+                self.drop(span)
+                return False
+            span.end_event.record(stream)
+        self.queue.put(stream, span.end_event, (span, False))
+        return True
+
+    def _past(self, work: Any, group_id: int, peer: int) -> Any | None:
+        """Return a stream of our own that waits for the op's end."""
         try:
             future = work.get_future()
         except (RuntimeError, NotImplementedError):  # a backend without
-            future = None
+            return None
         # One that is not done would make the host wait.
         done = future is not None and future.done() and not self.capturing()
         stream = self.streams.of((group_id, peer)) if done else None
         if stream is None:
-            self.drop(span)
-            return False
+            return None
         before = self._current()
         self._set_current(stream)
         try:
             _wait(future)
         finally:
             self._set_current(before)
-        span.end_event.record(stream)
-        self.queue.put(stream, span.end_event, (span, False))
-        return True
+        return stream
+
+    def _here(self) -> AbstractContextManager[None]:
+        """Make the device the current one, which it is unless the program names it each time."""
+        current = self._index() == self._device.index
+        return nullcontext() if current else cuda_runtime.using(self._device)
 
     def drop(self, span: DeviceSpan) -> None:
         """Forget a span that will have no end."""
@@ -174,6 +193,11 @@ class DeviceTimes:
         """Read what is done; return whether there is more to come. The agent's thread calls it."""
         self.clock.tend()
         return self.clock.error_ns is None or self.queue.reap(self._seen)
+
+    def close(self) -> None:
+        """Let go of all events."""
+        self.clock.close()
+        self.pool, self.queue = EventPool(self.new_event), EventQueue()
 
     def _seen(self, event: Any, meaning: tuple[DeviceSpan, bool]) -> None:
         span, is_begin = meaning
@@ -201,20 +225,22 @@ class DeviceTimes:
 
 
 class NativeTimes:
-    """The same in C++ (native/device.hpp), whose anchors are taken here."""
+    """The same in C++ (native/device.hpp), whose anchors are taken here, with events of its own:
+    torch's keep the GIL while the driver has them wait for another thread."""
 
     def __init__(self, device: torch.device, module: Any) -> None:
-        new_event = _new_event_of(device)
+        _new_event_of(device)
+        self.new_event: Callable[[], Any] = partial(module.Event, device)
         self.streams = OwnStreams(device)
-        here = torch.device(device.type, _index_of(device))
         limits = (
             event_queue.MAX_EVENTS, event_queue.MAX_LANES, anchors.KEPT, anchors.WANDER,
             anchors.RESOLUTION_NS,
         )  # fmt: skip
         runtime = cuda_runtime.of(device.type)
         addresses = (0, 0) if runtime is None else runtime.addresses
-        self.native: Any = module.Device(here, self.streams.of, *addresses, *limits)
-        self.clock = DeviceClock(new_event, self.streams.new(), taken=self._add_anchor)
+        may_wait = cuda_runtime.waits_beside()
+        self.native: Any = module.Device(device, self.streams.of, may_wait, *addresses, *limits)
+        self.clock = DeviceClock(self.new_event, self.streams.new(), taken=self._add_anchor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.native, name)
@@ -229,3 +255,8 @@ class NativeTimes:
         self.clock.tend()
         left: bool = self.native.poll()
         return left
+
+    def close(self) -> None:
+        """Let go of all events."""
+        self.clock.close()
+        self.native.close()

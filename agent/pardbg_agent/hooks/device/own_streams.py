@@ -17,7 +17,8 @@ MAX_STREAMS: Final = 64
 
 
 class OwnStreams:
-    """One stream per internal stream of the backend, by any key; made when first asked for."""
+    """One stream per internal stream of the backend, by any key; made when first asked for, on the
+    current device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

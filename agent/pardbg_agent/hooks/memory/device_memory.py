@@ -43,10 +43,10 @@ def stats(c: _core.Core) -> Mapping[str, Any] | None:
     if hasattr(torch_c, "_accelerator_getDeviceStats"):
         if device == "cpu" or not torch_c._accelerator_isAllocatorInitialized():
             return None
-        found: Mapping[str, Any] = torch_c._accelerator_getDeviceStats(_index())
+        found: Mapping[str, Any] = torch_c._accelerator_getDeviceStats(_index(c))
         return found
     if device == "cuda" and torch.cuda.is_initialized():
-        return torch.cuda.memory_stats_as_nested_dict()
+        return torch.cuda.memory_stats_as_nested_dict(_index(c))
     return None
 
 
@@ -67,15 +67,19 @@ def _held(c: _core.Core) -> dict[str, tuple[int, int]]:
 
 def limit_bytes(c: _core.Core) -> int:
     """Return what the rank may allocate on its device, which is in use."""
+    index = _index(c)
     if c.identity.device != "cuda":
-        return int(torch.accelerator.get_memory_info()[1])
+        return int(torch.accelerator.get_memory_info(index)[1])
     # A constant of the device: no call that could wait.
-    total = int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda: 1.0)()
+    total = int(torch.cuda.get_device_properties(index).total_memory)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(index)
     return max(1, int(total * min(1.0, float(share))))
 
 
-def _index() -> int:
+def _index(c: _core.Core) -> int:
+    """Return the number of the rank's device, which a program need not make the current one."""
+    if c.device is not None:
+        return int(c.device.device.index)
     return int(torch._C._accelerator_getDeviceIndex())
 
 
@@ -124,12 +128,12 @@ def _raised(c: _core.Core, parts: Parts, error: BaseException) -> None:
     """Report an uncaught torch.OutOfMemoryError that no observer has seen."""
     if not of(c).part(FailedRequests).observed:
         frames = traceback_of(error.__traceback__)
-        free, limit = c.guard.call("device limit", _memory_info) or (None, 0)
-        _report(c, parts, _index(), _asked(str(error)), limit, free, frames)
+        free, limit = c.guard.call("device limit", _memory_info, c) or (None, 0)
+        _report(c, parts, _index(c), _asked(str(error)), limit, free, frames)
 
 
-def _memory_info() -> tuple[int, int]:
-    free, limit = torch.accelerator.get_memory_info()
+def _memory_info(c: _core.Core) -> tuple[int, int]:
+    free, limit = torch.accelerator.get_memory_info(_index(c))
     return free, limit
 
 

@@ -140,7 +140,7 @@ def _begin(spec: C10dOp) -> Any:
             ))  # fmt: skip
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad, gathers)
-            return op if on_cpu or c.device is None else _arrives(c, op, state)
+            return op if on_cpu or c.device is None else _arrives(c, op, state, tensor)
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)
             return None if state.numbered else count(c, args, state)
@@ -148,8 +148,10 @@ def _begin(spec: C10dOp) -> Any:
     return begin
 
 
-def _arrives(c: _core.Core, op: Op, state: State) -> Op:
-    """Return the op, flagged if its times on the device will be told."""
+def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:
+    """Return the op, flagged if its times on the device will be told: not if it is another one."""
+    if tensor.device != c.device.device:
+        return op
     timed = c.guard.call(device_records.HOOK, c.device.op_begins, op, state.nest.coalescing)
     return op._replace(flags=op.flags | _TIMED) if timed else op
 

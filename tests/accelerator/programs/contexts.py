@@ -1,0 +1,70 @@
+"""Two watched ranks with a device each, which rank 1 never makes its current one: it names it with
+each tensor. Prints what the agent made of it, and did to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import pardbg.lab.sim.device as sim
+from pardbg_agent import core
+from pardbg_agent.hooks.memory import device_memory
+from tests.processes import wait_until
+
+NUM_OPS = 6
+KIB = 1 << 10
+
+
+def agents_thread() -> None:
+    """A thread of its own, whose current device is 0."""
+    while True:
+        for poll in list(core.CURRENT.pollers) if core.CURRENT else ():
+            poll()
+        time.sleep(0.01)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    dist.init_process_group(sim.GROUP)
+    rank = int(os.environ["LOCAL_RANK"])
+    if rank == 0:
+        torch.sim.set_device(0)
+    tensor = torch.ones(64 * KIB, device=f"sim:{rank}")
+    sim.settings.comm_default_ns = 1_000_000
+    dist.all_reduce(tensor)
+    threading.Thread(target=agents_thread, daemon=True).start()
+    device = core.CURRENT.device
+    wait_until(lambda: len(device.times.clock._anchors) > 1, what="anchors")
+    recorded = sim.counts()["recorded"]
+    for is_async in (False, True) * (NUM_OPS // 2):
+        work = dist.all_reduce(tensor, async_op=is_async)
+        if is_async:
+            work.wait()
+    # The others of a program's thread: a second stream, and an op on it.
+    with torch.sim.device(rank), torch.Stream(f"sim:{rank}"):
+        dist.all_reduce(tensor)
+    found: dict[str, Any] = {"recorded": sim.counts()["recorded"] - recorded}
+    torch.sim.synchronize(rank)
+    wait_until(lambda: not core.CURRENT.ops.num_open, what="ends of all ops")
+    wait_until(lambda: not device.poll(), what="all times read")
+    found |= {
+        "current": torch.sim.current_device(),
+        "allocated": device_memory.held(core.CURRENT)["allocated"][0],
+        "left_out": device.times.num_left_out,
+    }
+    dist.barrier()
+    dist.destroy_process_group()
+    core.CURRENT.device.close()
+    found["contexts"] = sim.counts()["contexts"]
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
