@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pardbg" / "analysis" / "findings"
 SHARED = {
     "finding", "wording", "exits", "misfits", "absences", "rehearsed", "windows", "kinds", "kind",
-    "exchanged", "system_calls",
+    "exchanged", "checksums", "system_calls",
 }  # fmt: skip
 """Modules that detectors have in common: facts about the run, none of them a finding."""
 COMPOSED = {"registry", "arbiter"}

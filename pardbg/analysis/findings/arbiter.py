@@ -298,7 +298,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # Checksums and captured tensors tell of the same replicas.
     Rule((values.ReplicaDivergence,), (values.Diverges,), _same_replicas),
     Rule((values.Diverges,), (values.ReplicaDivergence,), _of_gradients, "note"),
-    Rule((values.LateAverage,), (values.ReplicaDivergence,), _about_ranks),
+    Rule((values.LateAverage, values.LeftOut), (values.ReplicaDivergence,), _about_ranks),
     # Ranks that reduce other things than they mean to, or that step less often.
     Rule((values.UnequalAccumulation, values.SkippedBatch), (values.StepDrift,), _about_ranks),
     Rule((values.ReplicaDivergence,), (values.StepDrift,), _of_steps_left_out),

@@ -32,6 +32,7 @@ from pardbg.analysis.findings.stalls.absences import with_handled
 from pardbg.analysis.findings.stalls.mismatches import messages, mismatches, thread_order
 from pardbg.analysis.findings.stalls.rehearsed import orders
 from pardbg.analysis.findings.stalls.stuck import stuck_calls, stuck_ops
+from pardbg.analysis.findings.values.left_out import left_out
 
 Detector = Callable[[View], Iterable[Candidate]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,
@@ -108,6 +109,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.nan_origin,
     diverging.diverges,
     replicas.divergence,
+    left_out,
     numbers.unaveraged,
     numbers.ungraded,
     replicas.unequal_starts,

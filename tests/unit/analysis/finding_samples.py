@@ -380,6 +380,7 @@ def _state() -> list[Candidate]:
         one("diverges", state.Diverges(1, "grad", "head.weight",
             Hypothesis("replicas", ranks=(0, 1, 2), odd_ranks=(1,)), False, ""), (0, 1, 2), (1,)),
         one("replica-divergence", diverged, (0, 1, 2), (1,)),
+        one("replica-divergence", state.LeftOut(("b", "c"), 10, False), (0, 1, 2)),
         one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
         one("replica-divergence", replace(first, rates=((0, 0.1), (1, 0.3), (2, 0.1)),
             settings=(1,)), (0, 1, 2), (1,)),

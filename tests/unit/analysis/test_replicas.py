@@ -10,6 +10,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.values.left_out import left_out
 from pardbg.analysis.findings.values.replicas import divergence, unequal_settings, unequal_starts
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
@@ -60,7 +61,7 @@ def job(
 def look(proc: Proc, t: float, step: int, whole: int, rate: float) -> None:
     common = {"lane": Lane.COUNTER, "step": step}
     proc.record(Kind.PROBE, t, t, proc.name("checksum-own weight bias"), a=whole,
-                b=whole | 9 << 8, group_id=proc.group("world"), **common)  # type: ignore[arg-type]  # fmt: skip
+                b=whole | 9 + step << 8, group_id=proc.group("world"), **common)  # type: ignore[arg-type]  # fmt: skip
     proc.record(Kind.PROBE, t, t, proc.name("settings"), flags=Flag.FLOAT, a=rate,
                 b=zlib.crc32(repr(rate).encode()), **common)  # type: ignore[arg-type]  # fmt: skip
 
@@ -232,3 +233,27 @@ def test_replicas_that_were_equal_and_sum_after_each_step(every: int, severity: 
     step, each time, are too late."""
     view = job((5, 6, 7), (5, 8, 9), average=[], after=BYTES, every=every)
     assert only(view).facts.severity() == severity
+
+
+HALF: Average = [("all_reduce", BYTES // 2, BYTES // 2)]
+
+
+@pytest.mark.parametrize(
+    ("view", "found"),
+    [
+        (job((1, 2, 3), (4, 5, 6), (7, 8, 9), average=HALF), [("weight",)]),
+        (job((1, 2, 3), (4, 5, 6), (7, 8, 9)), []),  # all of them: a divergence
+        (job((1, 2, 3), (4, 5, 6), (7, 8, 9), average=[]), []),  # each for itself
+        (job((1, 2, 3), (4, 5, 6), average=HALF, starts=(3, 4)), []),  # layers of their own
+        (job((1, 2, 3), (4, 5, 6), average=HALF, after=BYTES // 2), []),  # averaged there
+        (job((1, 2), (4, 5), average=HALF, steps=19), []),
+        (job((1, 5, 3), (4, 5, 6), average=HALF), []),  # equal in step 10
+    ],
+)
+def test_parameters_that_ranks_leave_out_of_what_they_average(
+    view: View, found: list[tuple[str, ...]]
+) -> None:
+    """The bias is trained, and equal on all ranks."""
+    assert [facts(one, "parts", "step", "last") for one in left_out(view)] == [
+        (parts, 0, False) for parts in found
+    ]

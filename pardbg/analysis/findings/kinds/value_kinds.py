@@ -157,6 +157,27 @@ class ReplicaDivergence(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut(Facts):
+    """Ranks average their gradients, but not those of some parameters, which drift apart."""
+
+    parts: tuple[str, ...]
+    """These parameters."""
+    step: int
+    """Step of the first look in which these differed and no others."""
+    last: bool
+    """They are the model's last ones: may be meant as each rank's own head."""
+
+    @property
+    def named(self) -> str:
+        """The first of them."""
+        more = len(self.parts) - 1
+        return f"{self.parts[0]} and {more} more" if more else self.parts[0]
+
+    def severity(self) -> Severity:
+        return "info" if self.last else "warning"
+
+
+@dataclass(frozen=True, slots=True)
 class UnequalSettings(Facts):
     """Ranks that shard one model step their parts of it with other settings."""
 
@@ -473,7 +494,7 @@ KINDS: Final = kinds(
     {
         "nan": NotFinite,
         "diverges": Diverges,
-        "replica-divergence": ReplicaDivergence,
+        "replica-divergence": (ReplicaDivergence, LeftOut),
         "no-gradient-exchange": NoGradientExchange,
         "no-gradient": (NoGradient, OnlyZeros),
         "unequal-start": UnequalStart,

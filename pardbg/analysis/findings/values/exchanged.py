@@ -25,6 +25,7 @@ PHASES_BACK: Final = 1 << 14
 """Phases per rank that are looked at where not all of a run matter."""
 SHARE_OF_MODEL: Final = 1 / 8
 """Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
+SUMS: Final = ("all_reduce", "reduce_scatter", "reduce")
 _BACKWARDS: Final = 16
 SHIFTED: Final = 8
 """Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
@@ -166,6 +167,19 @@ def exchanges(view: View, process: Process) -> bool:
     return False
 
 
+def summed(view: View, process: Process) -> Array:
+    """Return the bytes that were summed between each of the last backwards and the optimizer's step
+    after it."""
+    begun, until = _last_backwards(view, process)
+    if not len(begun):
+        return begun
+    issues, part = issued_since(view, process, begun[0])
+    when, ids = issues.when[part], [i for i, op in process.ops.items() if op.op in SUMS]
+    at = begun.searchsorted(when, "right") - 1
+    of = (when < until[at]) & np.isin(issues.col("name_id")[part], ids)
+    return np.bincount(at[of], issues.col("a")[part][of], len(begun))
+
+
 def gathers_early(view: View, process: Process, group_id: int, num_bytes: int) -> bool:
     """Return whether so many bytes are summed and so many gathered on a group between each of the
     last backwards and the optimizer's step after it, and next to nothing between a step and the
@@ -182,9 +196,9 @@ def gathers_early(view: View, process: Process, group_id: int, num_bytes: int) -
         of = of & np.isin(names, [i for i, op in process.ops.items() if op.op in ops])
         return np.bincount(at[of], issues.col(column)[part][of], len(begun))
 
-    summed = moved(inside, "a", "all_reduce", "reduce_scatter", "reduce")
+    added = moved(inside, "a", *SUMS)
     gathered = moved(inside, "b", "all_gather") + moved(inside, "a", "broadcast")
-    beyond = np.maximum(abs(summed - num_bytes), abs(gathered - num_bytes))
+    beyond = np.maximum(abs(added - num_bytes), abs(gathered - num_bytes))
     sizes = np.maximum(issues.col("a")[part], issues.col("b")[part]) * (when >= until[at])
     after = np.bincount(at, sizes, len(begun))
     few = num_bytes * SHARE_OF_MODEL
@@ -268,6 +282,25 @@ def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
     at = begun.searchsorted(when, "right")
     before = (computed <= when) & (computed > begun[at - 1]) & (at < len(begun))
     return set(steps[at[mixes & before]].tolist())
+
+
+def syncs(view: View, process: Process, least_bytes: float) -> Array:
+    """Return when the backwards began before which a rank exchanged at least so many bytes since
+    the optimizer's step: of a model or a part of it in local SGD, in DiLoCo with parts that take
+    turns, in a broadcast of the parameters after steps; or what it computes in its forward."""
+    begun, _, _ = backwards(view, process, PHASES_BACK)
+    _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
+    if not len(begun) or not len(ended):
+        return begun[:0]
+    issues, part = issued_since(view, process, begun[0])
+    when = issues.when[part]
+    before = begun.searchsorted(when, "right")
+    stepped = (ended := np.sort(ended)).searchsorted(when, "right")
+    since = np.where(stepped > 0, ended[np.maximum(stepped, 1) - 1], 0)
+    after = (before < len(begun)) & (since > begun[before - 1])
+    sizes = np.maximum(issues.col("a")[part], issues.col("b")[part])
+    moved = np.bincount(before[after], sizes[after], len(begun))
+    return begun[moved >= least_bytes]
 
 
 def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:

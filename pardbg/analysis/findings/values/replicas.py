@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -19,25 +20,31 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     UnequalSettings,
     UnequalStart,
 )
+from pardbg.analysis.findings.values.checksums import (
+    OWN,
+    ByKey,
+    Key,
+    Sums,
+    checksums,
+    differs,
+    parts_apart,
+)
 from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
-    PROBES_BACK,
     SHARE_OF_MODEL,
     averages_on,
     averaging,
     backwards,
     exchanges,
     gathers_early,
-    issued_since,
     probes,
     sharding,
+    syncs,
     unfinished,
 )
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 
-_OWN: Final = "checksum-own "
-"""Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SETTINGS: Final = "settings"
 """Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
 _GRADIENTS: Final = "gradients"
@@ -55,36 +62,20 @@ _AVERAGES: Final = 2
 """Averages of the model that make a local SGD: a single one may be what a program ends with."""
 
 
-class _Sums(NamedTuple):
-    """One checksum of one rank."""
-
-    whole: int
-    parts: int
-    """A byte for each."""
-    names: str
-    t_ns: int
-
-
-_Key = tuple[int, int]
-"""(step, which)"""
-_ByKey = Mapping[_Key, Mapping[int, _Sums]]
-"""key -> rank -> its checksum"""
-
-
 def divergence(view: View) -> Iterable[Candidate]:
     """Find ranks whose replicated parameters are no longer the others', bit by bit."""
-    by_group: dict[str, dict[_Key, dict[int, _Sums]]] = defaultdict(lambda: defaultdict(dict))
+    by_group: dict[str, dict[Key, dict[int, Sums]]] = defaultdict(lambda: defaultdict(dict))
     for rank, process in view.ranks.items():
-        for group, key, sums in _checksums(view, process):
+        for group, key, sums in checksums(view, process):
             by_group[group][key][rank] = sums
     for group, by_key in sorted(by_group.items()):
-        own = group.startswith(_OWN)
+        own = group.startswith(OWN)
         for ranks, average in _replicas(view, by_key) if own else [(set(view.ranks), True)]:
             among = {k: {r: v for r, v in of.items() if r in ranks} for k, of in by_key.items()}
             yield from _diverged(view, group, among, average)
 
 
-def _replicas(view: View, by_key: _ByKey) -> list[tuple[set[int], bool]]:
+def _replicas(view: View, by_key: ByKey) -> list[tuple[set[int], bool]]:
     """Return (ranks, whether they average their gradients) that nobody said to be replicas: they
     began alike and average, or were equal after a step."""
     found = [set(of) for of in _averaging(view) if len({*of.values()}) == 1 < len(of)]
@@ -129,7 +120,7 @@ def _averaging(view: View) -> list[Mapping[int, int]]:
 def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
     """Ranks whose optimizers took the same gradients, bit by bit, in all steps looked at, though
     these were others each time: they exchange them, in whatever way."""
-    sums: dict[int, dict[_Key, tuple[int, int]]] = {}
+    sums: dict[int, dict[Key, tuple[int, int]]] = {}
     for rank in ranks:
         process = view.ranks[rank]
         columns = probes(view, process, _GRADIENTS)
@@ -143,19 +134,19 @@ def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
     return [of for said, of in alike.items() if len(of) > 1 and len({*said}) >= _LEAST_LOOKS]
 
 
-def _diverged(view: View, group: str, by_key: _ByKey, average: bool) -> Iterable[Candidate]:
-    steps: dict[int, list[Mapping[int, _Sums]]] = defaultdict(list)
+def _diverged(view: View, group: str, by_key: ByKey, average: bool) -> Iterable[Candidate]:
+    steps: dict[int, list[Mapping[int, Sums]]] = defaultdict(list)
     for (step, _), by_rank in sorted(by_key.items()):
         if len(by_rank) > 1:
             steps[step].append(by_rank)
-    different = [s for s, parts in steps.items() if any(_differs(part) for part in parts)]
+    different = [s for s, parts in steps.items() if any(differs(part) for part in parts)]
     if not different:
         return
     step = different[0]
     odd: Counter[int] = Counter()
     for part in steps[step]:
         odd.update(odd_ones({rank: of.whole for rank, of in part.items()}))
-    names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
+    names = [name for part in steps[step] if differs(part) for name in parts_apart(part)]
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
     # others may be equal in a step that a rank which steps less often has not come to
     whole = [s for s, parts in steps.items() if all(part.keys() >= {*ranks} for part in parts)]
@@ -172,9 +163,9 @@ def _facts(
     view: View, group: str, ranks: tuple[int, ...], names: tuple[str, ...], steps: Sequence[int],
     different: Sequence[int], average: bool, odd: Collection[int],
 ) -> ReplicaDivergence:  # fmt: skip
-    own, newest, step = group.startswith(_OWN), max(steps), different[0]
+    own, newest, step = group.startswith(OWN), max(steps), different[0]
     again, processes = newest not in different, [view.ranks[rank] for rank in ranks]
-    skipped, counts = _skipped(view, ranks, group.removeprefix(_OWN))
+    skipped, counts = _skipped(view, ranks, group.removeprefix(OWN))
     rates, others = _settings(view, ranks, step)
     return ReplicaDivergence(
         parts=names, step=step,
@@ -203,10 +194,10 @@ def _settings(
 
 def _settings_by_key(
     view: View, ranks: Sequence[int]
-) -> dict[_Key, Mapping[int, tuple[float, int]]]:
+) -> dict[Key, Mapping[int, tuple[float, int]]]:
     """Return (step, optimizer) -> rank -> (learning rate, all settings), in order, where all ranks
     told theirs."""
-    by_key: dict[_Key, dict[int, tuple[float, int]]] = defaultdict(dict)
+    by_key: dict[Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
         for step, seq, rate, digest in probes(view, view.ranks[rank], _SETTINGS, "<f8"):
             by_key[step, seq][rank] = rate, digest
@@ -238,28 +229,16 @@ def _syncs_at_times(view: View, process: Process, own: bool, average: bool) -> b
     after some, not after most; of those that ``average`` by hand after all, too, and of those that
     do not a part of it. A checksum is made before such an exchange, never after it, and so does not
     see them equal."""
-    number = len(_syncs(view, process, 1 if average else SHARE_OF_MODEL))
+    number = len(_model_syncs(view, process, 1 if average else SHARE_OF_MODEL))
     begun, _, _ = backwards(view, process, PHASES_BACK)
     return number >= _AVERAGES and ((own and average) or 2 * number <= len(begun))
 
 
-def _syncs(view: View, process: Process, least_share: float) -> Array:
+def _model_syncs(view: View, process: Process, least_share: float) -> Array:
     """Return when the backwards began before which a rank exchanged at least such a share of the
-    model since the optimizer's step: local SGD, DiLoCo with parts that take turns, a broadcast of
-    the parameters after steps."""
-    begun, _, _ = backwards(view, process, PHASES_BACK)
-    _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
-    if not len(begun) or not len(ended) or process.model is None:
-        return begun[:0]
-    issues, part = issued_since(view, process, begun[0])
-    when = issues.when[part]
-    before = begun.searchsorted(when, "right")
-    stepped = (ended := np.sort(ended)).searchsorted(when, "right")
-    since = np.where(stepped > 0, ended[np.maximum(stepped, 1) - 1], 0)
-    after = (before < len(begun)) & (since > begun[before - 1])
-    sizes = np.maximum(issues.col("a")[part], issues.col("b")[part])
-    moved = np.bincount(before[after], sizes[after], len(begun))
-    return begun[moved >= process.model.parameters_bytes * least_share]
+    model since the optimizer's step."""
+    num_bytes = process.model.parameters_bytes if process.model else math.inf
+    return syncs(view, process, num_bytes * least_share)
 
 
 def unequal_starts(view: View) -> Iterable[Candidate]:
@@ -277,8 +256,8 @@ def _differ_still(view: View, ranks: Iterable[int]) -> bool:
     """Return whether the newest checksums that all have differ; without any since the last exchange
     of the whole model, whether there was no such exchange."""
     processes = [view.ranks[rank] for rank in ranks]
-    synced = max((int(_syncs(view, of, 1).max(initial=0)) for of in processes), default=0)
-    found = [{key: of for _, key, of in _checksums(view, process)} for process in processes]
+    synced = max((int(_model_syncs(view, of, 1).max(initial=0)) for of in processes), default=0)
+    found = [{key: of for _, key, of in checksums(view, process)} for process in processes]
     common = set.intersection(*map(set, found))
     newest = [of[max(common)] for of in found] if common else []
     if not newest or min(of.t_ns for of in newest) < synced:
@@ -292,7 +271,7 @@ def late_averages(view: View) -> Iterable[Candidate]:
     late = tuple(
         rank for rank, process in view.ranks.items()
         if len({step for step, *_ in probes(view, process, _LATE)}) >= _LATE_LOOKS
-        and 2 * len(_syncs(view, process, SHARE_OF_MODEL))
+        and 2 * len(_model_syncs(view, process, SHARE_OF_MODEL))
         > len(backwards(view, process, PHASES_BACK)[0])
     )  # fmt: skip
     if late:
@@ -386,33 +365,7 @@ def stale_parameters(view: View) -> Iterable[Candidate]:
             )  # fmt: skip
 
 
-# -- checksums
-
-
-def _differs(part: Mapping[int, _Sums]) -> bool:
-    return len({(of.whole, of.parts) for of in part.values()}) > 1
-
-
-def _parts(part: Mapping[int, _Sums]) -> list[str]:
-    """Names of the parts whose byte differs."""
-    names = next(iter(part.values())).names.split(" ")[1:]
-    bytes_ = [of.parts.to_bytes(8, "little", signed=True) for of in part.values()]
-    return [name for i, name in enumerate(names[:8]) if len({b[i] for b in bytes_}) > 1]
-
-
-def _checksums(view: View, process: Process) -> Iterable[tuple[str, _Key, _Sums]]:
-    """(group, (step, which), checksum) of the last records."""
-    table, visible = view.rows(process, "probe")
-    wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", _OWN))}
-    if not wanted or not visible:
-        return
-    part = slice(max(0, visible - PROBES_BACK), visible)
-    columns = ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns")
-    for name_id, gid, step, seq, a, b, t in table.tuples(part, *columns):
-        group = process.groups.get(gid)
-        if name_id in wanted and group is not None:
-            own = _OWN if wanted[name_id].startswith(_OWN) else ""
-            yield own + group.key, (step, seq), _Sums(a, b, wanted[name_id], t)
+# -- how often optimizers stepped
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:

@@ -17,6 +17,7 @@ from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import OnlyZeros, UnequalComputation, UnequalScale
 from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
+    SUMS,
     averaging,
     backwards,
     issued_since,
@@ -36,7 +37,6 @@ _HEADS: Final[tuple[tuple[Literal["modules", "loss"], str], ...]] = (
     ("modules", "modules "), ("loss", "loss by "),
 )  # fmt: skip
 """What may differ, and how the names of the records that tell it begin."""
-_SUMS: Final = ("all_reduce", "reduce_scatter", "reduce")
 _LOOKS: Final = 3
 """Newest looks in which numbers are unlike, in the same way each time."""
 _LEAST: Final = 1.2
@@ -219,7 +219,7 @@ def _empty_steps(view: View, process: Process, together: Sequence[set[int]]) -> 
     issues, part = issued_since(view, process, 0)
     part = slice(max(part.start, part.stop - PHASES_BACK), part.stop)
     sharded = process.model is not None and process.model.parameters_sharded
-    ids = [i for i, op in process.ops.items() if op.op in (_SUMS[1:2] if sharded else _SUMS)]
+    ids = [i for i, op in process.ops.items() if op.op in (SUMS[1:2] if sharded else SUMS)]
     groups = [i for i, group in process.groups.items() if {*group.ranks} in together]
     of = np.isin(issues.col("name_id")[part], ids) & np.isin(issues.col("group_id")[part], groups)
     steps, sizes = issues.col("step")[part][of], issues.col("a")[part][of]

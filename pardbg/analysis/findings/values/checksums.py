@@ -1,0 +1,61 @@
+"""Checksums of parameters after an optimizer's step, as ranks told them. Facts for detectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.values.exchanged import PROBES_BACK
+from pardbg.store.process import Process
+
+OWN: Final = "checksum-own "
+"""Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
+
+
+class Sums(NamedTuple):
+    """One checksum of one rank."""
+
+    whole: int
+    parts: int
+    """A byte for each."""
+    names: str
+    t_ns: int
+
+    def by_part(self) -> Iterable[tuple[str, int]]:
+        """Yield (name, byte) of each part."""
+        bytes_ = self.parts.to_bytes(8, "little", signed=True)
+        return zip(self.names.split(" ")[1:], bytes_, strict=False)
+
+
+Key = tuple[int, int]
+"""(step, which)"""
+ByKey = Mapping[Key, Mapping[int, Sums]]
+"""key -> rank -> its checksum"""
+
+
+def differs(of: Mapping[int, Sums]) -> bool:
+    """Return whether ranks have different checksums."""
+    return len({(one.whole, one.parts) for one in of.values()}) > 1
+
+
+def parts_apart(of: Mapping[int, Sums]) -> list[str]:
+    """Return the names of the parts whose byte differs."""
+    columns = zip(*(one.by_part() for one in of.values()), strict=False)
+    return [column[0][0] for column in columns if len({byte for _, byte in column}) > 1]
+
+
+def checksums(view: View, process: Process) -> Iterable[tuple[str, Key, Sums]]:
+    """Yield (group, (step, which), checksum) of the last records; the group of what no DDP wraps
+    begins with OWN."""
+    table, visible = view.rows(process, "probe")
+    wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", OWN))}
+    if not wanted or not visible:
+        return
+    part = slice(max(0, visible - PROBES_BACK), visible)
+    columns = ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns")
+    for name_id, gid, step, seq, a, b, t in table.tuples(part, *columns):
+        group = process.groups.get(gid)
+        if name_id in wanted and group is not None:
+            own = OWN if wanted[name_id].startswith(OWN) else ""
+            yield own + group.key, (step, seq), Sums(a, b, wanted[name_id], t)
