@@ -46,6 +46,19 @@ class Starts:
         self._newest = -1
         self._times: Counter[tuple[int | None, str]] = Counter()
         """(rank, job) -> processes."""
+        self.by_port = False
+        """Jobs without a run id are known by the ports at which their ranks meet."""
+
+    def parted(self, process: Process, others: Iterable[Process]) -> list[Process]:
+        """Return those of the others that have to enter a life anew before this one does: another
+        world runs beside it, so from here on jobs without a run id are known by their ports."""
+        process.by_port = self.by_port
+        known = [other for other in others if other.in_life and not _job(other)]
+        if self.by_port or not any(_beside(process, other) for other in known):
+            return []
+        process.by_port = self.by_port = True
+        running = {other.epoch for other in known if not other.ends}
+        return [other for other in known if other.epoch in running]
 
     def enter(self, process: Process) -> None:
         """Count it, when its facts have changed."""
@@ -141,10 +154,23 @@ def _job(process: Process) -> str:
     """Return torchrun's run id; where that says nothing, with where its ranks meet, which may
     change when they are restarted. Empty under other launchers: one job's ranks may call that
     place by several names (``localhost`` on its own node), and who comes twice is of another life
-    anyway."""
+    anyway; its port, where worlds run beside each other."""
     job = fields.text(process.facts, "job")
     run_id, _, place = job.partition(":")
+    if not run_id and process.by_port:
+        return _port(process)
     return job if run_id == "none" else run_id if ":" in place else ""
+
+
+def _port(process: Process) -> str:
+    return fields.text(process.facts, "job").rpartition(":")[2]
+
+
+def _beside(one: Process, other: Process) -> bool:
+    """Return whether both are one rank at one time, and meet their peers at unlike ports."""
+    if one.rank != other.rank or _job(one) or other.ends:
+        return False
+    return "" not in (_port(one), _port(other)) and _port(one) != _port(other)
 
 
 def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:

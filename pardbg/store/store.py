@@ -399,6 +399,7 @@ class Store:
         for more in process.learn(values):
             self._keep(process, more)
         if process.rank is not None and not process.in_life:
+            self._enter_again(self._starts.parted(process, self.procs.values()))
             self._enter_life(process)
         self._starts.enter(process)
 
@@ -408,11 +409,16 @@ class Store:
             return
         rank, process.launches = process.rank, launches
         self._define_process(process, {})
-        for other in self.procs.values() if launches else ():  # it was no life before theirs
-            if other.in_life and other.rank == rank:
-                self._starts.leave(other)
-                self._enter_life(other)
-                self._starts.enter(other)
+        every = self.procs.values() if launches else ()  # it was no life before theirs
+        self._enter_again([other for other in every if other.in_life and other.rank == rank])
+
+    def _enter_again(self, processes: Iterable[Process]) -> None:
+        for process in processes:
+            self.memo.clear()
+            self._starts.leave(process)
+            process.by_port = self._starts.by_port
+            self._enter_life(process)
+            self._starts.enter(process)
 
     def _enter_life(self, process: Process) -> None:
         """Its epoch becomes the number of its life: groups and plans of lives are kept apart."""

@@ -83,6 +83,24 @@ def test_the_same_port_twice_is_two_lives() -> None:
     assert rows(trace.store()) == [("life 1", (0, 1), 3), ("life 2", (0, 1), 1)]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 0, 2, 1), (2, 1, 3, 0)])
+def test_worlds_beside_each_other_are_lives_in_whatever_order_ranks_come(
+    order: tuple[int, ...],
+) -> None:
+    """Two of two ranks each, told apart by their ports alone, that have begun to make groups."""
+    trace = Trace(0, {"default": (0, 1)})
+    procs = []
+    for number in order:
+        world, rank = divmod(number, 2)
+        procs.append(started(trace, rank, f":host:{29500 + world}", 2, start=number))
+        procs[-1].define(wire.DefKind.GROUP, id=9, key="calls.2", name="set-up", axis=None,
+                         ranks=[0, 1], backend=wire.CALLS)  # fmt: skip
+    store = trace.store()
+    at = {number: store.procs[proc.proc].epoch for number, proc in zip(order, procs, strict=True)}
+    assert at[0] == at[1] != at[2] == at[3]
+    assert {g.epoch for p in store.procs.values() for g in p.groups.values()} == {*at.values()}
+
+
 def test_ranks_that_call_their_meeting_place_by_several_names_are_one_life() -> None:
     """Of a job without torchrun, whose operator gives rank 0 ``localhost`` and others its name; an
     IPv6 address has colons of its own."""

@@ -145,10 +145,13 @@ def _begin(
 
 def _spawned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.Core | None:
     """A process that the environment does not call a rank, and that says here that it is one."""
-    rank, size = _rank_and_size(_given(args, kwargs))
+    given = _given(args, kwargs)
+    rank, size = _rank_and_size(given)
     if rank < 0 or size <= 0:
         return None
     c = _core.ensure()
+    if not c.defs.process.get("job"):
+        c.defs.identify(job=f":{_where(given)}")
     c.set_rank(rank, size)
     return c
 
@@ -170,15 +173,18 @@ def _init(*args: Any, **kwargs: Any) -> About | None:
     _, size = _rank_and_size(given)
     if size <= 0:
         return None
+    backend = given.get("backend") or "default backend"
+    return About(f"world size {size}, {backend}", range(size), meets=_where(given))
+
+
+def _where(given: dict[str, Any]) -> str:
+    """Return where ranks look for each other."""
     method = given.get("init_method")
     if given.get("store") is not None:
-        where = "a store of the program"
-    elif method is None or str(method).startswith("env:"):
-        where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-    else:
-        where = str(method).partition("?")[0].removeprefix("tcp://")
-    backend = given.get("backend") or "default backend"
-    return About(f"world size {size}, {backend}", range(size), meets=where)
+        return "a store of the program"
+    if method is None or str(method).startswith("env:"):
+        return f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    return str(method).partition("?")[0].removeprefix("tcp://")
 
 
 def _world() -> range | None:
