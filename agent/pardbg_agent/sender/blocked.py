@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from pardbg_agent import wire
@@ -51,6 +52,7 @@ _CALLS: Final = {
 _BATON: Final = "/torch/utils/file_baton.py"
 _LOADER_DEPTH: Final = 12
 _MAX_CHILDREN: Final = 64
+_MAX_ENDS: Final = 32
 _WRITES: Final = frozenset(
     {"x86_64": (1, 18, 20), "aarch64": (64, 66, 68)}.get(platform.machine(), ())
 )
@@ -110,7 +112,8 @@ class Blocked:
         else:
             kind, detail = _told(kind, fd, frame)
             if kind == "socket" and not detail:
-                detail = f"{_peer(fd) or _asked(number, words)}\t\t"
+                still = made == self._seen[1]  # to search for the other end takes a while
+                detail = _peer(fd, still) or f"{_asked(number, words)}\t\t"
         if waits and not detail:
             detail = "\t\ttask"
         if kind in ("pipe", "terminal") and number in _WRITES:
@@ -227,8 +230,9 @@ def _memory(address: int, size: int) -> bytes:
         os.close(fd)
 
 
-def _peer(fd: int) -> str:
-    """Return ``10.0.0.7:443``, the other end of a connected socket; empty where it has no name."""
+def _peer(fd: int, who: bool) -> str:
+    """Return ``10.0.0.7:443``, the other end of a connected socket, and the rank's process that has
+    it if ``who``, by tabs; empty where it has no name."""
     copy = os.dup(fd)
     try:
         of = socket.socket(type=_UNTOUCHED, fileno=copy)
@@ -236,8 +240,26 @@ def _peer(fd: int) -> str:
         os.close(copy)
         return ""
     with of, contextlib.suppress(OSError):
-        return _address(of.getpeername())
+        here, there = of.getsockname(), of.getpeername()
+        if name := _address(there):
+            return f"{name}\t{_process_at(there, here) if who else ''}\t"
     return ""
+
+
+@lru_cache(_MAX_ENDS)
+def _process_at(here: object, there: object) -> str:
+    """Return which of its launcher's processes has the end ``here`` of a connection within this
+    host; empty: none of them."""
+    if not (isinstance(here, tuple) and isinstance(there, tuple) and here[0] == there[0]):
+        return ""
+    ends, own, above = [f"{at[1]:04X}" for at in (here, there)], os.getpid(), os.getppid()
+    table = [
+        row.split() for row in read_text(f"/proc/net/tcp{'6' * (':' in here[0])}").splitlines()
+    ]
+    inodes = [row[9] for row in table if [at.rpartition(":")[2] for at in row[1:3]] == ends]
+    pids = read_text(f"/proc/{above}/task/{above}/children").split()[:_MAX_CHILDREN]
+    links = [f"socket:[{inode}]" for inode in inodes]
+    return next((p for p in pids if int(p) != own and any(_is_open_in(p, at) for at in links)), "")
 
 
 def _asked(number: int, words: list[bytes]) -> str:

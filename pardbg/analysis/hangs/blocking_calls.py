@@ -32,7 +32,7 @@ class Blocking:
     file: str = ""
     """File that is read, written or locked."""
     other: int = 0
-    """Process that holds the lock, or the worker; 0: none."""
+    """Process that holds the lock, has the socket's other end, or is the worker; 0: none."""
     does: str = ""
     """What the worker stands in; of a lock file ``held`` while a process has it open."""
     holder: int | None = None

@@ -10,6 +10,7 @@ import platform
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -116,6 +117,27 @@ def test_a_socket_is_told_with_its_other_end(timeout: float | None) -> None:
 
             core = seen_in(receives, lambda: other.send(b"x"))
     assert kind_and_place(core) == ("socket", f"127.0.0.1:{at[1]}\t\t", "receives")
+
+
+def test_the_process_beside_this_one_that_has_a_sockets_other_end() -> None:
+    """Of two children of one process the first serves; the second asks who does."""
+    program = """if True:
+        import os, socket
+        from pardbg_agent.sender.blocked import _process_at
+        server = socket.create_server(("127.0.0.1", 0))
+        if not (serves := os.fork()):
+            server.accept()[0].recv(1)
+            os._exit(0)
+        if not (asks := os.fork()):
+            at = server.getsockname()
+            server.close()
+            client = socket.create_connection(at)
+            while not (found := _process_at(at, client.getsockname())):
+                _process_at.cache_clear()
+            os._exit(found != str(serves))
+        assert os.waitpid(asks, 0)[1] == os.waitpid(serves, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
 def test_a_look_at_a_socket_leaves_it_blocking() -> None:

@@ -128,7 +128,8 @@ class Absence:
 
     @property
     def holder(self) -> int | None:
-        """Return the rank that has the file lock which this one waits for; None: none is known."""
+        """Return the rank that has the file lock, or the end of a socket, which this one waits for;
+        None: none is known."""
         return None if self.blocking is None else self.blocking.holder
 
     @property

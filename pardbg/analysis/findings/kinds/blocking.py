@@ -10,7 +10,9 @@ from pardbg.sentences import filled
 def blocking_text(of: Blocking) -> str:
     """Return ``it sleeps``, to follow a place."""
     case: str = of.call
-    if of.call == "file lock" and of.other:
+    if of.call == "socket" and of.holder is not None:
+        case += " of rank"
+    elif of.call == "file lock" and of.other:
         case += " of process" if of.holder is None else " of rank"
     elif of.call in ("lock file", "worker", "file", "poll", "socket"):
         does = of.does or ("named" if of.file and of.call in ("file", "socket") else "")
@@ -20,5 +22,5 @@ def blocking_text(of: Blocking) -> str:
 
 def blocking_advice(of: Blocking, about: object) -> str:
     """Return what to run and what usually causes it. ``about`` has the ``rank`` and its ``pid``."""
-    case = f"try {of.call}"
-    return filled(word(Blocking, f"{case} {of.does}") or word(Blocking, case), of, about)
+    case, does = f"try {of.call}", of.does if of.holder is None else "of rank"
+    return filled(word(Blocking, f"{case} {does}") or word(Blocking, case), of, about)

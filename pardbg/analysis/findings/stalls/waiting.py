@@ -33,7 +33,7 @@ from pardbg.analysis.findings.kinds.stall_kinds import (
     MissingRank,
     Waiting,
 )
-from pardbg.analysis.findings.stalls.absences import absence, activity_ns
+from pardbg.analysis.findings.stalls.absences import absence, activity_ns, other_threads
 from pardbg.analysis.hangs.op_orders import odd_one_out
 from pardbg.analysis.hangs.stacks import called_place, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
@@ -132,13 +132,21 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
     )  # fmt: skip
     direct, indirect = facts.waiting(blame.ranks)
     holder = found.holder
-    where = found.place if holder is None else whole_place(seen(view, holder).frames)
+    where = found.place if holder is None else _holds_at(view, holder, found)
     yield Candidate(
         kind=found.kind, ranks=(*direct, *indirect), group=op.name, scope=_scope(blame),
         culprits=blame.ranks if holder is None else (holder,), seq=op.seq, where=where,
         t_ns=blame.since_ns, facts=facts,
         evidence=Evidence(blame.since_ns + INTO_NS, rank, "timeline", op=op.text),
     )  # fmt: skip
+
+
+def _holds_at(view: View, holder: int, found: Absence) -> str | None:
+    """Return where a rank stands that others wait for; its thread, where that should answer."""
+    now = seen(view, holder)
+    call = None if found.blocking is None else found.blocking.call
+    threads = other_threads(now) if call == "socket" else ()
+    return threads[0][1] if threads else whole_place(now.frames)
 
 
 def _waiting(op: PendingOp) -> Waiting:
