@@ -48,21 +48,26 @@ class Starts:
         """(rank, job) -> processes."""
         self.by_port = False
         """Jobs without a run id are known by the ports at which their ranks meet."""
+        self._last: dict[int | None, str] = {}
+        """Rank -> the process that entered a life as it last."""
 
-    def parted(self, process: Process, others: Iterable[Process]) -> list[Process]:
+    def parted(self, process: Process, procs: Mapping[str, Process]) -> list[Process]:
         """Return those of the others that have to enter a life anew before this one does: another
         world runs beside it, so from here on jobs without a run id are known by their ports."""
         process.by_port = self.by_port
-        known = [other for other in others if other.in_life and not _job(other)]
-        if self.by_port or not any(_beside(process, other) for other in known):
+        before = procs.get(self._last.get(process.rank, ""))
+        if self.by_port or before is None or not _beside(process, before):
             return []
         process.by_port = self.by_port = True
+        known = [other for other in procs.values() if other.in_life and not _job(other)]
         running = {other.epoch for other in known if not other.ends}
         return [other for other in known if other.epoch in running]
 
     def enter(self, process: Process) -> None:
         """Count it, when its facts have changed."""
         self._times[process.rank, _job(process)] += process.in_life
+        if process.in_life:
+            self._last[process.rank] = process.proc
 
     def leave(self, process: Process) -> None:
         """... and before they do."""
@@ -167,8 +172,8 @@ def _port(process: Process) -> str:
 
 
 def _beside(one: Process, other: Process) -> bool:
-    """Return whether both are one rank at one time, and meet their peers at unlike ports."""
-    if one.rank != other.rank or _job(one) or other.ends:
+    """Return whether two of one rank run at one time, and meet their peers at unlike ports."""
+    if _job(one) or _job(other) or other.ends:
         return False
     return "" not in (_port(one), _port(other)) and _port(one) != _port(other)
 

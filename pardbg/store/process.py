@@ -59,9 +59,9 @@ class Process:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
         self.in_life = False
-        self.by_port = False
-        """Its job is known by the port at which its ranks meet (pardbg.store.lives)."""
         """``epoch`` is the number of its life in the run (pardbg.store.lives)."""
+        self.by_port = False
+        """Its job is known by the port at which its ranks meet."""
         self.rank: int | None = None
         self.world_size: int | None = None
         self.facts: dict[str, Any] = {}

@@ -399,7 +399,7 @@ class Store:
         for more in process.learn(values):
             self._keep(process, more)
         if process.rank is not None and not process.in_life:
-            self._enter_again(self._starts.parted(process, self.procs.values()))
+            self._enter_again(self._starts.parted(process, self.procs))
             self._enter_life(process)
         self._starts.enter(process)
 
