@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pardbg.events import fields
+from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.words import ranks_text
 
@@ -89,6 +90,15 @@ class Starts:
         number = self._lives.setdefault(life, number)
         self._newest = max(self._newest, number)
         return number
+
+
+def begin(process: Process, number: int, groups: dict[tuple[int, str], GroupDef]) -> None:
+    """Let a life begin for a process: its epoch becomes the life's number, and its groups are kept
+    apart from those of other lives."""
+    process.epoch, process.in_life = number, True
+    for at, group in process.groups.items():  # of a rank that only its group said
+        process.groups[at] = replace(group, epoch=number)
+        groups.setdefault((number, group.key), process.groups[at])
 
 
 @dataclass(slots=True)

@@ -400,7 +400,7 @@ class Store:
             self._keep(process, more)
         if process.rank is not None and not process.in_life:
             self._enter_again(self._starts.parted(process, self.procs))
-            self._enter_life(process)
+            lives.begin(process, self._starts.life_of(process), self.groups)
         self._starts.enter(process)
 
     def _launches(self, process: Process, launches: bool) -> None:
@@ -417,15 +417,8 @@ class Store:
             self.memo.clear()
             self._starts.leave(process)
             process.by_port = self._starts.by_port
-            self._enter_life(process)
+            lives.begin(process, self._starts.life_of(process), self.groups)
             self._starts.enter(process)
-
-    def _enter_life(self, process: Process) -> None:
-        """Its epoch becomes the number of its life: groups and plans of lives are kept apart."""
-        process.epoch, process.in_life = self._starts.life_of(process), True
-        for at, group in process.groups.items():  # of a rank that only its group said
-            process.groups[at] = replace(group, epoch=process.epoch)
-            self.groups.setdefault((process.epoch, group.key), process.groups[at])
 
     def _define_name(self, process: Process, values: Mapping[str, Any]) -> None:
         number, name = fields.integer(values, "id", 0), fields.text(values, "s")
