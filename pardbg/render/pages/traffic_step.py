@@ -157,7 +157,7 @@ def _rests_on(step: StepTraffic) -> str:
             "Each link carries the same." if same
             else f"A link carries {words.size(min(seen))} to {words.size(max(seen))}."
         )  # fmt: skip
-    return f"{text}. Messages were seen; collectives are drawn as rings."
+    return f"{text}. Messages seen, rings modelled."
 
 
 def _count(number: float) -> str:

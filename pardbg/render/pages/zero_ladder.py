@@ -12,7 +12,18 @@ from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.memory_kinds import MemoryCreep
 from pardbg.analysis.memory.breakdown import MemoryRow, ZeroModel
 from pardbg.render.draw.bars import shares
-from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, left, line, right, selected
+from pardbg.render.draw.cells import (
+    Line,
+    Row,
+    Segment,
+    clip,
+    fit,
+    left,
+    line,
+    right,
+    selected,
+    width,
+)
 from pardbg.render.pages.traffic_step import matched
 
 LEVELS: Final = ("P + G + O", "P + G + O/N", "P + (G + O)/N", "(P + G + O)/N")
@@ -41,6 +52,8 @@ def verdict(
     sign, style, text, more = _said(rows, excess)
     more = more or _growth(excess, findings) if style == "warn" else more
     loud = "culprit" if style == "warn" else "strong"
+    if style == "good" and width(text) + width(more) + 3 > cells:  # numbers are never cut
+        more = ""
     return fit(line(Segment(f" {sign} ", style), Segment(clip(text, cells - 4), loud),
                     Segment(more, "dim")), cells)  # fmt: skip
 

@@ -18,7 +18,7 @@ from pardbg.analysis.pipeline.values import (
     PipelineStep,
     PipelineView,
 )
-from pardbg.render.draw.bars import stacked
+from pardbg.render.draw.bars import shares, stacked
 from pardbg.render.draw.cells import Line, Segment, crop, left, line, line_width, right
 from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR, CAUSE_SHORT, CAUSE_WORD
 
@@ -45,17 +45,17 @@ def heading(cells: int, note: str, causes: Sequence[Cause]) -> Line:
 
 
 def figures(rank: PipelineRank, cells: int, causes: Sequence[Cause]) -> Line:
-    """Return one rank's busy share and its idle by cause, percent of the window."""
+    """Return one rank's busy share and its idle by cause, percent of the window: 100 in sum."""
     window = rank.busy_ns + sum(rank.idle_ns.values())
     if window <= 0 or not rank.idle_ns:
         return line(Segment(right(words.UNKNOWN, size(cells, causes)), "faint"))
     busy = rank.busy_ns / window
     share = {cause: rank.idle_ns.get(cause, 0) / window for cause in causes}
     most = max(share, key=lambda cause: share[cause])
+    hundredths = dict(zip(causes, shares(list(share.values()), 100), strict=True))
     if cells < 100:
-        text = f"{left(CAUSE_SHORT[most], 4)}{share[most] * 100:2.0f}"
-        loud = _loud(most, share)
-        return line(_busy(busy), " ", Segment(text if share[most] >= 0.005 else "", loud))
+        text = f"{left(CAUSE_SHORT[most], 4)}{hundredths[most]:2}" if hundredths[most] else ""
+        return line(_busy(busy), " ", Segment(text, _loud(most, share)))
     wide = cells >= 140
     each = 6 if wide else 5
     parts: list[Segment | str | Line] = []
@@ -67,7 +67,7 @@ def figures(rank: PipelineRank, cells: int, causes: Sequence[Cause]) -> Line:
     parts.append(_busy(busy, 4 if wide else 5))
     for cause in causes:
         style = _loud(cause, share) if cause == most else "dim"
-        text = f"{share[cause] * 100:.0f}" if share[cause] >= 0.005 else "·"
+        text = str(hundredths[cause] or "·")
         parts.append(Segment(right(text, each), style if text != "·" else "faint"))
     return line(*parts)
 
