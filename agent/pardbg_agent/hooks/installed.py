@@ -23,6 +23,7 @@ from pardbg_agent.hooks.training import (
     pipeline,
     recompute,
     remote_calls,
+    sampling,
     step_phases,
     uneven_inputs,
 )
@@ -32,7 +33,8 @@ from pardbg_agent.settings import complain
 
 _HOOKS: Final[tuple[Any, ...]] = (
     host_calls, probes, step_phases, pipeline, frameworks, wrappers, fsdp, recompute,
-    remote_calls, graph_replays, uneven_inputs, initial_values, tensor_capture, module_gates,
+    remote_calls, graph_replays, sampling, uneven_inputs, initial_values, tensor_capture,
+    module_gates,
 )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 - **modes** (of what nothing wraps **modes-own**): how many modules are in training mode.
 - **modules CLASS(NAME=VALUE,…) …**: the classes of torch.nn among them, each with its numbers that
-  are no sizes (a dropout's p, a norm's eps and momentum) and its options.
+  are no sizes (a dropout's p, a norm's eps and momentum) and its options; and how many parameters
+  DDP keeps equal, or the optimizer steps, that are not frozen.
 
 They are told at an optimizer's step that has checksums.
 """
@@ -10,7 +11,7 @@ They are told at an optimizer's step that has checksums.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pardbg_agent import core as _core
@@ -45,20 +46,26 @@ def tell_unwrapped(c: _core.Core, optimizer: Any, look: int) -> None:
         roots = [root for unit in units for root in getattr(unit, "modules", ())]
         tell(c, {id(m): m for root in roots for m in root.modules()}.values(), look)
         return
-    ids = {id(p) for p in parameters_of(optimizer)[:MAX_PARAMETERS]}
+    stepped = parameters_of(optimizer)[:MAX_PARAMETERS]
+    ids = {id(p) for p in stepped}
     found = [m for ref in context.of(c).part(Evaluated) if (m := ref()) is not None]
     models = [list(m.modules()) for m in found if any(id(p) in ids for p in m.parameters())]
     largest: list[Any] = max(models, key=len, default=[])
-    tell(c, largest, look, "modes-own")
+    tell(c, largest, look, "modes-own", stepped)
 
 
-def tell(c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes") -> None:
+def tell(
+    c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes",
+    parameters: Sequence[Any] = (),
+) -> None:  # fmt: skip
     """Write the PROBE records of a model: its modes (a = how many modules are in training mode, b =
     how many it has), and what classes they are of."""
     found = list(modules)
     training = [module.training for module in found].count(True)
     _record(c, head, number, training, len(found))
-    text = " ".join(sorted({_class_of(module) for module in found} - {""}))
+    words = {_class_of(module) for module in found} - {""}
+    trained = sum(p.requires_grad for p in parameters)
+    text = " ".join([*sorted(words), *([f"parameters(trained={trained})"] if parameters else [])])
     if 0 < len(text) <= MAX_TEXT:
         _record(c, f"modules {text}", number, 0, 0)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+import pardbg.analysis.findings.kinds.data_kinds as data
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.memory_kinds as memory
@@ -298,9 +299,9 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # Checksums and captured tensors tell of the same replicas.
     Rule((values.ReplicaDivergence,), (values.Diverges,), _same_replicas),
     Rule((values.Diverges,), (values.ReplicaDivergence,), _of_gradients, "note"),
-    Rule((values.LateAverage, values.LeftOut), (values.ReplicaDivergence,), _about_ranks),
+    Rule((values.LateAverage, values.NotAveraged), (values.ReplicaDivergence,), _about_ranks),
     # Ranks that reduce other things than they mean to, or that step less often.
-    Rule((values.UnequalAccumulation, values.SkippedBatch), (values.StepDrift,), _about_ranks),
+    Rule((values.UnequalAccumulation, data.SkippedBatch), (values.StepDrift,), _about_ranks),
     Rule((values.ReplicaDivergence,), (values.StepDrift,), _of_steps_left_out),
     Rule((values.StepDrift,), (values.ReplicaDivergence, values.NotFinite), _adds_others, "note"),
     # Steps of one number are not the same ones: who is late in them says nothing.

@@ -10,6 +10,7 @@ from typing import Final
 import pardbg.analysis.findings.recording as recording
 import pardbg.analysis.findings.reported as reported
 import pardbg.analysis.findings.stalls.waiting as waiting
+import pardbg.analysis.findings.values.batches as batches
 import pardbg.analysis.findings.values.diverging as diverging
 import pardbg.analysis.findings.values.numbers as numbers
 import pardbg.analysis.findings.values.paces as paces
@@ -115,12 +116,14 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     replicas.unequal_starts,
     replicas.unequal_settings,
     replicas.unequal_modes,
-    numbers.same_data,
-    numbers.skipped_batches,
+    batches.same_data,
+    batches.same_orders,
+    batches.skipped_batches,
     numbers.kept_gradients,
     numbers.unequal_accumulation,
     scales.unequal_scales,
     scales.unequal_computations,
+    scales.clipped_shards,
     scales.only_zeros,
     paces.unequal_averaging,
     paces.step_orders,

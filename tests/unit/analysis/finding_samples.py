@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import pardbg.analysis.findings.kinds.data_kinds as data
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.memory_kinds as memory
@@ -380,7 +381,7 @@ def _state() -> list[Candidate]:
         one("diverges", state.Diverges(1, "grad", "head.weight",
             Hypothesis("replicas", ranks=(0, 1, 2), odd_ranks=(1,)), False, ""), (0, 1, 2), (1,)),
         one("replica-divergence", diverged, (0, 1, 2), (1,)),
-        one("replica-divergence", state.LeftOut(("b", "c"), 10, False), (0, 1, 2)),
+        one("replica-divergence", state.NotAveraged(("b", "c"), 10, False), (0, 1, 2)),
         one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
         one("replica-divergence", replace(first, rates=((0, 0.1), (1, 0.3), (2, 0.1)),
             settings=(1,)), (0, 1, 2), (1,)),
@@ -391,8 +392,8 @@ def _state() -> list[Candidate]:
         one("unequal-mode", state.UnequalMode(((0, 7), (1, 0), (2, 7)), 7, 10), (0, 1, 2), (1,)),
         one("unequal-mode", state.UnequalMode(((0, 7), (1, 0)), 7, 10), (0, 1)),
         one("unequal-mode", state.UnequalMode(((1, 0),), 7, 10, (0, 2)), (0, 1, 2), (1,)),
-        one("same-data", state.SameData(20), (0, 1, 2)),
-        *(one("skipped-batch", state.SkippedBatch(20, 30, what), (0, 1, 2), (1,))
+        one("same-data", data.SameData(20), (0, 1, 2)),
+        *(one("skipped-batch", data.SkippedBatch(20, 30, what), (0, 1, 2), (1,))
           for what in ("data", "backward", "cleared again")),
         one("gradients-kept", state.GradientsKept(10, 3, 4, True), (0, 1, 2), (1,)),
         one("gradients-kept", state.GradientsKept(10, 1, 4, False), (0, 1, 2), (1,)),
@@ -410,6 +411,8 @@ def _state() -> list[Candidate]:
         one("unequal-settings", state.UnequalComputation("modules",
             ((0, "Dropout(p=0.1)"), (1, "Dropout(p=0.5)"), (2, "Dropout(p=0.1)")), 0),
             (0, 1, 2), (1,)),
+        one("unequal-settings", state.ClipsShards(0), (0, 1)),
+        one("same-order", data.SameOrder(0, 3), (0, 1)),
         one("unequal-settings", state.UnequalComputation("modules",
             ((0, ""), (1, "Dropout(p=0.5)")), 0), (0, 1)),
         one("unequal-settings", state.UnequalComputation("loss",

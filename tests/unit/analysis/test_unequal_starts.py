@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.values.batches import same_data, skipped_batches
 from pardbg.analysis.findings.values.numbers import (
     kept_gradients,
-    same_data,
-    skipped_batches,
     summed_twice,
     unequal_accumulation,
 )

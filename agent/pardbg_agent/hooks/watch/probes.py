@@ -29,7 +29,6 @@ import math
 import os
 import struct
 import weakref
-import zlib
 from collections.abc import Iterable, Sequence
 from time import thread_time_ns
 from typing import Any, Final
@@ -39,7 +38,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, kept_gradients, module_settings
+from pardbg_agent.hooks import context, kept_gradients, module_settings, optimizer_settings
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
@@ -79,8 +78,6 @@ MAX_GATHERED: Final = 16
 """Those of what gathers take, beside: a program may gather infinities as a matter of course."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
-NO_LIMIT: Final = 1e6
-"""Norm of gradients that no training clips to."""
 MAX_LOOKS: Final = 64
 """Optimizer steps within a training step that have checksums."""
 MAX_STEPPED: Final = 1024
@@ -88,14 +85,11 @@ MAX_STEPPED: Final = 1024
 MAX_ELEMENTS: Final = 1 << 18
 """Elements of a parameter that a checksum reads; another part each time."""
 
-_NUMBERS: Final = (int, float, bool, tuple)
-"""Types of an optimizer's settings that are read: a tensor may be on a device."""
-
 _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, torch's dict is far
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
 _FLOAT = int(Flag.FLOAT)
-_HOOK, _CLIP = "probe", "probe.clip"
+_HOOK: Final = "probe"
 _MASK: Final = (1 << 63) - 1
 
 
@@ -129,8 +123,6 @@ class Probes:
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
-        self.clipped: tuple[int, float] | None = None
-        """(step, limit) of the newest call that clipped gradients in a step with checksums."""
         self.zeros = (NONE, 0)
         """(a step with checksums, bytes of its inputs to sums all of whose values are zero)"""
         self.looks = (NONE, 0)
@@ -142,16 +134,11 @@ class Probes:
 def install(patches: Patches, late: LateImports) -> None:
     """Hook DDP's constructor, what clips gradients, and ``eval()`` of modules."""
     kept_gradients.forget()
+    optimizer_settings.install(patches, late)
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
     patches.around(torch.nn.Module, "eval", "probe.eval", module_settings.evaluates)
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        patches.around(torch.nn.utils, name, _CLIP, _clips)
-    late.when_imported(
-        "torch.distributed.fsdp.fully_sharded_data_parallel",
-        lambda m: patches.around(m.FullyShardedDataParallel, "clip_grad_norm_", _CLIP, _clips),
-    )
     late.when_imported(
         "torch.nn.parallel.distributed",
         lambda m: patches.around(
@@ -351,7 +338,8 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
         wrapped = [(m, look + MAX_LOOKS * number) for m, number in list(known.replicas.items())]
         if 0 <= look < MAX_LOOKS and (_checksums.left or c.step < FIRST_STEPS):
             for module, row in wrapped:
-                module_settings.tell(c, module.modules(), row)
+                kept = [p for p, _ in _named(known, module)]
+                module_settings.tell(c, module.modules(), row, parameters=kept)
             if not wrapped:
                 module_settings.tell_unwrapped(c, optimizer, look)
         if 0 <= look < MAX_LOOKS and _checksums.left:
@@ -361,7 +349,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
                 stepped = _stepped(optimizer)
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
                 _tell_gradients_sum(c, stepped, look)
-            _tell_settings(c, optimizer, look)
+            optimizer_settings.tell(c, optimizer, look, bool(wrapped))
 
 
 def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int) -> None:
@@ -405,30 +393,6 @@ def tell_loss(c: _core.Core, scale: float, value: float, ops: str) -> None:
     c.record_f(
         _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
         NONE, scale, bits,
-    )  # fmt: skip
-
-
-def _clips(c: _core.Core, owner: Any, limit: Any = None, *_: Any, **__: Any) -> None:
-    """Note the limit. Without one the call asks for the norm, for a log of one rank perhaps."""
-    if c.step % EVERY == 0 and type(limit) in (int, float) and limit < NO_LIMIT:
-        context.of(c).part(Probes).clipped = c.step, float(limit)
-
-
-def _tell_settings(c: _core.Core, optimizer: Any, look: int) -> None:
-    """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
-    b = a number that is equal where all of its numbers are, but how often it stepped (where a rank
-    has no part of a group, fused ones do not count), and to what its gradients were clipped."""
-    known = context.of(c).part(Probes)
-    clipped, known.clipped = known.clipped, None
-    of = [
-        [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name != "step"]
-        for group in optimizer.param_groups
-    ]
-    rate, t = dict(of[0]).get("lr", 0.0), now_ns()
-    of += [[("clip", clipped[1])]] if clipped and clipped[0] == c.step else []
-    c.record_f(
-        _PROBE, _LANE, _FLOAT, c.defs.name("settings"), t, t, c.step, look, NO_GROUP, NONE, NONE,
-        NONE, rate, zlib.crc32(repr(of).encode()),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import pardbg.analysis.findings.kinds.data_kinds as data
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.memory_kinds as memory
@@ -20,7 +21,7 @@ from pardbg.analysis.findings.kinds.kind import Kind
 
 ROWS: Final[tuple[Kind, ...]] = (
     *stalls.KINDS, *mismatches.KINDS, *ends.KINDS, *recording.KINDS, *speed.KINDS, *memory.KINDS,
-    *values.KINDS, *devices.KINDS,
+    *values.KINDS, *data.KINDS, *devices.KINDS,
 )  # fmt: skip
 KINDS: Final[dict[str, Kind]] = {name: row for row in ROWS for name in row.names}
 """By identifier."""

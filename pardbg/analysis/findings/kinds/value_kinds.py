@@ -157,7 +157,7 @@ class ReplicaDivergence(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut(Facts):
+class NotAveraged(Facts):
     """Ranks average their gradients, but not those of some parameters, which drift apart."""
 
     parts: tuple[str, ...]
@@ -203,6 +203,14 @@ class UnequalSettings(Facts):
             f"settings, in {self.number} of {self.looks} steps looked at, first in step "
             f"{self.step}.{differ}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ClipsShards(Facts):
+    """Ranks that shard one model clip their parts of the gradients, each by its own part's norm."""
+
+    step: int
+    """Step of the first look at which it was so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,28 +295,6 @@ class UnequalMode(Facts):
 
     def text(self, about: Candidate) -> str:
         return filled(word(UnequalMode, "text never" if self.never else "text"), self, about)
-
-
-@dataclass(frozen=True, slots=True)
-class SameData(Facts):
-    """Ranks that average their gradients compute the same loss, bit by bit, in each step."""
-
-    num_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedBatch(Facts):
-    """A rank took one batch more than the others, without a step for it."""
-
-    step: int
-    """It took two before this one."""
-    num_steps: int
-    """It has been a batch ahead for so many."""
-    what: str = "data"
-    """What it did once more than the others: ``data``, ``backward`` or ``cleared again``."""
-
-    def text(self, about: Candidate) -> str:
-        return filled(word(SkippedBatch, f"text {self.what}"), self, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,14 +480,12 @@ KINDS: Final = kinds(
     {
         "nan": NotFinite,
         "diverges": Diverges,
-        "replica-divergence": (ReplicaDivergence, LeftOut),
+        "replica-divergence": (ReplicaDivergence, NotAveraged),
         "no-gradient-exchange": NoGradientExchange,
         "no-gradient": (NoGradient, OnlyZeros),
         "unequal-start": UnequalStart,
-        "unequal-settings": (UnequalSettings, UnequalComputation),
+        "unequal-settings": (UnequalSettings, UnequalComputation, ClipsShards),
         "unequal-mode": UnequalMode,
-        "same-data": SameData,
-        "skipped-batch": SkippedBatch,
         "summed-twice": SummedTwice,
         "gradients-kept": (GradientsKept, GradientsAdded),
         "unequal-accumulation": UnequalAccumulation,

@@ -44,7 +44,8 @@ def averages_on(view: View, process: Process) -> tuple[tuple[GroupDef, int], ...
     each of the last backwards and the optimizer's step after it: gradients, since parameters are
     averaged after a step. Of several backwards before one step, the last. In the model's dtype,
     where it has one: in another they take more. A sum may also be made of a reduce_scatter and an
-    all_gather, or of what is gathered from all ranks."""
+    all_gather, or of what is gathered from all ranks. Twice as many may be the whole of what a rank
+    steps one half of (ZeRO by hand): not where it gathers as much from each step on."""
     return tuple(_averages_on(view, process))
 
 
@@ -69,6 +70,8 @@ def _averages_on(view: View, process: Process) -> Iterator[tuple[GroupDef, int]]
         return bool(((beyond >= 0) & (beyond <= SMALL_BYTES)).all())
 
     size = model.parameters_bytes
+    moved = np.maximum(issues.col("a")[part], issues.col("b")[part])[~inside]
+    gathered = np.bincount(at[~inside], moved, len(begun)) >= size
     for group_id in np.unique(groups[inside]).tolist():
         if (group := process.groups.get(group_id)) is None:
             continue
@@ -76,7 +79,7 @@ def _averages_on(view: View, process: Process) -> Iterator[tuple[GroupDef, int]]
         sharded = exactly(of, "reduce_scatter", "a", size) and exactly(of, "all_gather", "b", size)
         if sharded or exactly(of, "all_gather", "b", size * len(group.ranks)):
             yield group, 1
-        for times in (1, 2):
+        for times in (1,) if 2 * gathered.sum() > len(begun) else (1, 2):
             if exactly(of, "all_reduce", "a", times * size):
                 yield group, times
 
@@ -180,28 +183,32 @@ def summed(view: View, process: Process) -> Array:
     return np.bincount(at[of], issues.col("a")[part][of], len(begun))
 
 
-def gathers_early(view: View, process: Process, group_id: int, num_bytes: int) -> bool:
-    """Return whether so many bytes are summed and so many gathered on a group between each of the
-    last backwards and the optimizer's step after it, and next to nothing between a step and the
-    next backward."""
+def gathers_parts(
+    view: View, process: Process, group_id: int, num_bytes: int, early: bool
+) -> bool:  # fmt: skip
+    """Return whether so many bytes are summed on a group between each of the last backwards and the
+    optimizer's step after it, and so many gathered: ``early``, there too, and next to nothing up to
+    the next backward; else from that step's begin on."""
     begun, until = _last_backwards(view, process)
     if len(begun) < MIN_STEPS or view.visible(process, "issue_p2p"):
         return False
     issues, part = issued_since(view, process, begun[0])
     when, names = issues.when[part], issues.col("name_id")[part]
-    at = begun.searchsorted(when, "right") - 1
-    inside = (when < until[at]) & (issues.col("group_id")[part] == group_id)
+    at, here = begun.searchsorted(when, "right") - 1, issues.col("group_id")[part] == group_id
+    inside = when < until[at]
 
     def moved(of: Array, column: str, *ops: str) -> Array:
-        of = of & np.isin(names, [i for i, op in process.ops.items() if op.op in ops])
+        of = of & here & np.isin(names, [i for i, op in process.ops.items() if op.op in ops])
         return np.bincount(at[of], issues.col(column)[part][of], len(begun))
 
-    added = moved(inside, "a", *SUMS)
-    gathered = moved(inside, "b", "all_gather") + moved(inside, "a", "broadcast")
-    beyond = np.maximum(abs(added - num_bytes), abs(gathered - num_bytes))
-    sizes = np.maximum(issues.col("a")[part], issues.col("b")[part]) * (when >= until[at])
-    after = np.bincount(at, sizes, len(begun))
+    then = inside if early else ~inside
+    gathered = moved(then, "b", "all_gather") + moved(then, "a", "broadcast")
+    beyond = np.maximum(abs(moved(inside, "a", *SUMS) - num_bytes), abs(gathered - num_bytes))
     few = num_bytes * SHARE_OF_MODEL
+    if not early:  # what follows the newest step is still to come
+        return bool((beyond[:-1] <= min(few, SMALL_BYTES)).all())
+    sizes = np.maximum(issues.col("a")[part], issues.col("b")[part]) * ~inside
+    after = np.bincount(at, sizes, len(begun))
     return bool((beyond <= min(few, SMALL_BYTES)).all() and (after < few).all())
 
 
@@ -265,8 +272,8 @@ def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
     """Return the steps in which a rank exchanges something with others of ``ranks`` from a
     forward's begin (where none is known, from an optimizer's step) to the backward after it:
     backward may begin from a loss that they averaged, or that follows from what all of them
-    computed. Buffers and batches are broadcast; tensor parallel groups have one of a model's
-    replicas each."""
+    computed. Buffers and batches are broadcast, sharded parameters gathered; tensor parallel groups
+    have one of a model's replicas each."""
     begun, _, steps = backwards(view, process, PHASES_BACK)
     computed, _, _ = backwards(view, process, PHASES_BACK, "forward")
     if not len(computed):
@@ -278,7 +285,7 @@ def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
     computed = np.sort(computed)[np.sort(computed).searchsorted(when, "right") - 1]
     alone = [i for i, group in process.groups.items() if len(ranks.intersection(group.ranks)) < 2]
     mixes = np.isin(issues.col("name_id")[part], ops) & (issues.col("a")[part] > 0)
-    mixes &= ~np.isin(issues.col("group_id")[part], alone)
+    mixes &= ~np.isin(issues.col("group_id")[part], alone) & ~_unshards(process, issues, part)
     at = begun.searchsorted(when, "right")
     before = (computed <= when) & (computed > begun[at - 1]) & (at < len(begun))
     return set(steps[at[mixes & before]].tolist())
@@ -301,6 +308,19 @@ def syncs(view: View, process: Process, least_bytes: float) -> Array:
     sizes = np.maximum(issues.col("a")[part], issues.col("b")[part])
     moved = np.bincount(before[after], sizes[after], len(begun))
     return begun[moved >= least_bytes]
+
+
+def _unshards(process: Process, issues: Table, part: slice) -> Array:
+    """Return which ops gather sharded parameters (FSDP): as many bytes as a sum of their gradients
+    takes, or half as many where gradients are summed in a wider dtype."""
+    names, of = issues.col("name_id")[part], ("reduce_scatter", "all_gather")
+    if process.model is None or not process.model.parameters_sharded:
+        return np.zeros(len(names), bool)
+    sums, gathers = (
+        np.isin(names, [i for i, op in process.ops.items() if op.op == one]) for one in of
+    )
+    sizes = np.unique(issues.col("a")[part][sums])
+    return gathers & np.isin(issues.col("b")[part], [*sizes, *sizes // 2])
 
 
 def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.value_kinds import LeftOut
+from pardbg.analysis.findings.kinds.value_kinds import NotAveraged
 from pardbg.analysis.findings.values.checksums import OWN, Key, Sums, checksums
 from pardbg.analysis.findings.values.exchanged import (
     SHARE_OF_MODEL,
@@ -43,7 +43,7 @@ def left_out(view: View) -> Iterable[Candidate]:
             names = tuple(name for _, name in apart)
             yield Candidate(
                 kind="replica-divergence", ranks=tuple(ranks), t_ns=view.t_ns, where=names[0],
-                facts=LeftOut(names, first, apart == [*newest[-1]][-len(apart) :]),
+                facts=NotAveraged(names, first, apart == [*newest[-1]][-len(apart) :]),
             )  # fmt: skip
 
 

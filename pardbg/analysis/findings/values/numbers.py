@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.losses import LOSS_NAMES, each_own_loss, newest_ended, own_losses
+from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
@@ -22,13 +20,10 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     NoGradient,
     NoGradientExchange,
     NotFinite,
-    SameData,
-    SkippedBatch,
     SummedTwice,
     UnequalAccumulation,
 )
 from pardbg.analysis.findings.values.exchanged import (
-    CLEARED,
     MIN_STEPS,
     SHARE_OF_MODEL,
     SHIFTED,
@@ -36,21 +31,14 @@ from pardbg.analysis.findings.values.exchanged import (
     averages_on,
     averaging,
     backwards,
-    counted_by_step,
-    one_each,
     probes,
     shared_losses,
-    shifted_since,
 )
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
 _P2P, _SEND, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.SEND), int(wire.Flag.INFERRED)
 MIN_LIVE_STEPS: Final = 1000
-_ALIKE: Final = 20
-"""Steps in which losses are equal."""
-_FURTHER: Final = 128
-"""Steps among which these are, where a loss is averaged for a log every few steps."""
 _MOST: Final = 256
 """Values that are looked at, of each sort and rank."""
 _PASSED: Final = 2
@@ -300,53 +288,6 @@ def unaveraged(view: View) -> Iterable[Candidate]:
         )  # fmt: skip
 
 
-def same_data(view: View) -> Iterable[Candidate]:
-    """Find ranks that average their gradients and had the same losses, bit by bit, in each of the
-    last steps: of a pipeline, its last stage's replicas."""
-    last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
-    newest = own_losses(view, last, last).get(last, {}).values()
-    if len({*newest}) == len(newest):  # the usual case
-        return
-    by_rank: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-    for _, own in sorted(each_own_loss(view, last - _ALIKE + 1, last).items()):
-        for rank, each in own.items():
-            by_rank[rank].append(each)
-    alike: dict[tuple[tuple[float, ...], ...], set[int]] = defaultdict(set)
-    for rank, losses in by_rank.items():
-        every = [*chain(*losses)]
-        fine = all(map(math.isfinite, every)) and not all(map(_in_half_precision, every))
-        if len(losses) == _ALIKE and len({*losses}) > 1 and fine:
-            alike[tuple(losses)].add(rank)
-    for ranks in alike.values():
-        process = view.ranks[min(ranks)]
-        if len(ranks) < 2 or process.model is None:
-            continue
-        for group, _ in averages_on(view, process):
-            same = ranks.intersection(group.ranks)
-            if len(same) > 1 and _alike_alone(view, process, same, last):
-                yield Candidate(
-                    kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
-                    facts=SameData(_ALIKE),
-                )  # fmt: skip
-
-
-def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:
-    """Return whether ranks had the same losses in the last steps in which they exchanged nothing
-    before backward."""
-    shared = shared_losses(view, process, ranks)
-    if not shared:
-        return True
-    found = own_losses(view, last - _FURTHER + 1, last)
-    steps = [s for s, own in sorted(found.items()) if s not in shared and ranks <= own.keys()]
-    alike = {tuple(found[step][rank] for step in steps[-_ALIKE:]) for rank in ranks}
-    return len(steps) >= _ALIKE and len(alike) == 1
-
-
-def _in_half_precision(value: float) -> bool:
-    """Return whether float16 or bfloat16 may hold it: ranks often have the same one by chance."""
-    return (math.frexp(value)[0] * 2**11).is_integer()
-
-
 def summed_twice(view: View) -> Iterable[Candidate]:
     """Find ranks that exchange twice the bytes of their gradients after each backward: all that
     replicate a model do, so one is looked at."""
@@ -361,27 +302,6 @@ def summed_twice(view: View) -> Iterable[Candidate]:
                 kind="summed-twice", ranks=group.ranks, t_ns=view.t_ns,
                 facts=SummedTwice(model.parameters_bytes),
             )  # fmt: skip
-
-
-def skipped_batches(view: View) -> Iterable[Candidate]:
-    """Find ranks that took a batch more than the others without a step for it, while they average
-    their gradients: from there their n-th gradients are of another batch. Not of ranks that do so
-    often (samples for a log), nor of many batches at once (an evaluation). Without a data loader a
-    backward, or gradients cleared twice, tell of an iteration that had no step."""
-    for ranks in averaging(view):
-        told: set[int] = set()
-        for what in ("data", "backward", CLEARED):
-            taken = {rank: counted_by_step(view, view.ranks[rank], what) for rank in ranks}
-            steps = sorted(set.intersection(*map(set, taken.values())))[:-1]
-            for rank in ranks if len(steps) > SHIFTED else ():
-                since = shifted_since(steps, taken, rank)
-                alone = what != "backward" or one_each(steps, taken, rank)
-                if since is not None and alone and rank not in told:
-                    told.add(rank)
-                    yield Candidate(
-                        kind="skipped-batch", ranks=ranks, culprits=(rank,), t_ns=view.t_ns,
-                        facts=SkippedBatch(since, steps[-1] - since + 1, what),
-                    )  # fmt: skip
 
 
 def kept_gradients(view: View) -> Iterable[Candidate]:

@@ -36,12 +36,13 @@ from pardbg.analysis.findings.values.exchanged import (
     averaging,
     backwards,
     exchanges,
-    gathers_early,
+    gathers_parts,
     probes,
     sharding,
     syncs,
     unfinished,
 )
+from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 
@@ -51,6 +52,8 @@ _GRADIENTS: Final = "gradients"
 """Name of the record of the sum (a) of the gradients that an optimizer took."""
 _LATE: Final = "gradients late"
 """Name of the record of a gradient that was changed after the optimizer's step."""
+_GROUPS_BIT: Final = 32
+"""From this bit on b of settings is how many groups of parameters the optimizer has."""
 _LATE_LOOKS: Final = 2
 _UNLIKE_LOOKS: Final = 2
 """Looks at settings that must differ: a schedule may step a moment later on one rank."""
@@ -329,13 +332,16 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
     of the parameters with other settings: in the newest look, and in one before."""
     models = {rank: process.model for rank, process in view.ranks.items()}
     parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
-    zero = (ranks for ranks in averaging(view) if parted.issuperset(ranks))
-    for ranks in dict.fromkeys((*sharding(view), *zero)):
+    zero = (ranks for ranks in averaging(view) if parted.issuperset(ranks) or _equal(view, ranks))
+    by_hand = [tuple(sorted(group.ranks)) for group, _ in _parted(view, early=False)]
+    for ranks in dict.fromkeys((*sharding(view), *zero, *by_hand)):
         looks = _settings_by_key(view, ranks)
         unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
         if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
             continue
         rates, others = _unlike(looks[unlike[-1]])
+        if ranks in by_hand and _may_be_meant(view, looks[unlike[-1]], bool(rates)):
+            continue
         culprits = others if len(others) < len(ranks) else ()
         yield Candidate(
             kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=view.t_ns,
@@ -343,10 +349,29 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
         )  # fmt: skip
 
 
-def stale_parameters(view: View) -> Iterable[Candidate]:
-    """Find ranks each of which steps a part of the parameters (ZeRO by hand), where parts are
-    gathered between backward and step, and nothing after it: all but a rank's own part are as they
-    were a step before. One rank is looked at."""
+def _may_be_meant(view: View, of: Mapping[int, tuple[float, int]], rates: bool) -> bool:
+    """Return whether ranks that step tensors of their own may have other settings for these:
+    in groups of parameters, or none but the learning rate differs (no weight decay of biases)."""
+    models = (view.ranks[rank].model for rank in of)
+    alike = len({model.parameters_bytes for model in models if model}) == 1
+    return {digest >> _GROUPS_BIT for _, digest in of.values()} != {1} or not (alike or rates)
+
+
+def _equal(view: View, ranks: Sequence[int]) -> bool:
+    """Return whether all parameters of ranks are equal, bit by bit, in all looks that all have, and
+    no rank broadcasts its own: then an optimizer of theirs steps a part, and gathers the others'
+    (Muon)."""
+    found = [{key: of for _, key, of in checksums(view, view.ranks[rank])} for rank in ranks]
+    common = sorted(set.intersection(*map(set, found)))
+    sums = [dict(enumerate(of[key] for of in found)) for key in common]
+    ops = (op.op for rank in ranks for op in view.ranks[rank].ops.values())
+    return len(common) >= _UNLIKE_LOOKS and not any(map(differs, sums)) and "broadcast" not in ops
+
+
+def _parted(view: View, early: bool) -> Iterable[tuple[GroupDef, int]]:
+    """Yield (group, bytes of all parameters) where each rank steps a part of the parameters (ZeRO
+    by hand), and parts are gathered: before the step (``early``), or after it where each rank's
+    optimizer has one group of parameters. One rank is looked at."""
     process = view.ranks.get(min(view.ranks, default=-1))
     for number, group in process.groups.items() if process is not None else ():
         models = [view.ranks[rank].model for rank in group.ranks if rank in view.ranks]
@@ -357,12 +382,20 @@ def stale_parameters(view: View) -> Iterable[Candidate]:
         if (
             process is not None
             and len(of) == len(models)
-            and gathers_early(view, process, number, total)
+            and gathers_parts(view, process, number, total, early)
         ):
-            yield Candidate(
-                kind="stale-parameters", ranks=group.ranks, t_ns=view.t_ns,
-                facts=StaleParameters(total),
-            )  # fmt: skip
+            yield group, total
+
+
+def stale_parameters(view: View) -> Iterable[Candidate]:
+    """Find ranks each of which steps a part of the parameters (ZeRO by hand), where parts are
+    gathered between backward and step, and nothing after it: all but a rank's own part are as they
+    were a step before."""
+    for group, total in _parted(view, early=True):
+        yield Candidate(
+            kind="stale-parameters", ranks=group.ranks, t_ns=view.t_ns,
+            facts=StaleParameters(total),
+        )  # fmt: skip
 
 
 # -- how often optimizers stepped

@@ -14,7 +14,12 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.value_kinds import OnlyZeros, UnequalComputation, UnequalScale
+from pardbg.analysis.findings.kinds.value_kinds import (
+    ClipsShards,
+    OnlyZeros,
+    UnequalComputation,
+    UnequalScale,
+)
 from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
     SUMS,
@@ -37,6 +42,8 @@ _HEADS: Final[tuple[tuple[Literal["modules", "loss"], str], ...]] = (
     ("modules", "modules "), ("loss", "loss by "),
 )  # fmt: skip
 """What may differ, and how the names of the records that tell it begin."""
+_CLIPS: Final = "clips shard"
+"""Name of the record of a step in which torch's own function clipped what FSDP1 shards."""
 _LOOKS: Final = 3
 """Newest looks in which numbers are unlike, in the same way each time."""
 _LEAST: Final = 1.2
@@ -174,6 +181,18 @@ def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int,
         return tuple(sorted(zip(of, apart, strict=True)))
     common = set.intersection(*map(set, of.values()))
     return tuple((rank, " ".join(sorted({*words} - common))) for rank, words in sorted(of.items()))
+
+
+def clipped_shards(view: View) -> Iterable[Candidate]:
+    """Find ranks that shard one model (FSDP1), each of which clips its part of the gradients by the
+    norm of just that part."""
+    for ranks in sharding(view):
+        told = [{step for step, *_ in probes(view, view.ranks[rank], _CLIPS)} for rank in ranks]
+        steps = sorted(set.intersection(*told))
+        if len(steps) >= _LOOKS:
+            yield Candidate(
+                kind="unequal-settings", ranks=ranks, t_ns=view.t_ns, facts=ClipsShards(steps[0])
+            )
 
 
 # -- nothing

@@ -1,0 +1,48 @@
+"""Kinds of findings about the data that ranks train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.analysis.findings.finding import Candidate, Facts
+from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import word
+from pardbg.sentences import filled
+
+
+@dataclass(frozen=True, slots=True)
+class SameData(Facts):
+    """Ranks that average their gradients compute the same loss, bit by bit, in each step."""
+
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SameOrder(Facts):
+    """A sampler that shuffles gave the same order in each of the last epochs."""
+
+    epoch: int
+    """The number that all of them had ..."""
+    number: int
+    """... so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBatch(Facts):
+    """A rank took one batch more than the others, without a step for it."""
+
+    step: int
+    """It took two before this one."""
+    num_steps: int
+    """It has been a batch ahead for so many."""
+    what: str = "data"
+    """What it did once more than the others: ``data``, ``backward`` or ``cleared again``."""
+
+    def text(self, about: Candidate) -> str:
+        return filled(word(SkippedBatch, f"text {self.what}"), self, about)
+
+
+KINDS: Final = kinds(
+    {"same-data": SameData, "same-order": SameOrder, "skipped-batch": SkippedBatch}
+)

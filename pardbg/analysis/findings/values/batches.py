@@ -1,0 +1,118 @@
+"""What ranks train on: the same data, the same order in each epoch, a batch that one leaves out."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.losses import each_own_loss, newest_ended, own_losses
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.data_kinds import SameData, SameOrder, SkippedBatch
+from pardbg.analysis.findings.values.exchanged import (
+    CLEARED,
+    SHIFTED,
+    averages_on,
+    averaging,
+    counted_by_step,
+    one_each,
+    probes,
+    sharding,
+    shared_losses,
+    shifted_since,
+)
+from pardbg.store.process import Process
+
+_ALIKE: Final = 20
+"""Steps in which losses are equal."""
+_FURTHER: Final = 128
+"""Steps among which these are, where a loss is averaged for a log every few steps."""
+_ORDER: Final = "same order"
+"""Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
+_EPOCHS: Final = 3
+
+
+def same_data(view: View) -> Iterable[Candidate]:
+    """Find ranks that average their gradients, or shard one model, and had the same losses, bit by
+    bit, in each of the last steps: of a pipeline, its last stage's replicas."""
+    last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
+    newest = own_losses(view, last, last).get(last, {}).values()
+    if len({*newest}) == len(newest):  # the usual case
+        return
+    by_rank: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for _, own in sorted(each_own_loss(view, last - _ALIKE + 1, last).items()):
+        for rank, each in own.items():
+            by_rank[rank].append(each)
+    alike: dict[tuple[tuple[float, ...], ...], set[int]] = defaultdict(set)
+    for rank, losses in by_rank.items():
+        every = [*chain(*losses)]
+        fine = all(map(math.isfinite, every)) and not all(map(_in_half_precision, every))
+        if len(losses) == _ALIKE and len({*losses}) > 1 and fine:
+            alike[tuple(losses)].add(rank)
+    for ranks in alike.values():
+        process = view.ranks[min(ranks)]
+        if len(ranks) < 2 or process.model is None:
+            continue
+        averaged = (group.ranks for group, _ in averages_on(view, process))
+        for together in dict.fromkeys((*averaged, *sharding(view))):
+            same = ranks.intersection(together)
+            if len(same) > 1 and _alike_alone(view, process, same, last):
+                yield Candidate(
+                    kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
+                    facts=SameData(_ALIKE),
+                )  # fmt: skip
+
+
+def same_orders(view: View) -> Iterable[Candidate]:
+    """Find ranks whose sampler began several epochs of training with the same number: it draws the
+    same order in each."""
+    told = {rank: [*probes(view, process, _ORDER)] for rank, process in view.ranks.items()}
+    newest = {rank: rows[-1] for rank, rows in told.items() if rows}
+    ranks = tuple(rank for rank, (*_, times) in newest.items() if times >= _EPOCHS)
+    if ranks:
+        _, _, epoch, times = newest[ranks[0]]
+        yield Candidate(
+            kind="same-order", ranks=ranks, t_ns=view.t_ns,
+            culprits=ranks if len(ranks) < len(view.ranks) else (), facts=SameOrder(epoch, times),
+        )  # fmt: skip
+
+
+def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:
+    """Return whether ranks had the same losses in the last steps in which they exchanged nothing
+    before backward."""
+    shared = shared_losses(view, process, ranks)
+    if not shared:
+        return True
+    found = own_losses(view, last - _FURTHER + 1, last)
+    steps = [s for s, own in sorted(found.items()) if s not in shared and ranks <= own.keys()]
+    alike = {tuple(found[step][rank] for step in steps[-_ALIKE:]) for rank in ranks}
+    return len(steps) >= _ALIKE and len(alike) == 1
+
+
+def _in_half_precision(value: float) -> bool:
+    """Return whether float16 or bfloat16 may hold it: ranks often have the same one by chance."""
+    return (math.frexp(value)[0] * 2**11).is_integer()
+
+
+def skipped_batches(view: View) -> Iterable[Candidate]:
+    """Find ranks that took a batch more than the others without a step for it, while they average
+    their gradients: from there their n-th gradients are of another batch. Not of ranks that do so
+    often (samples for a log), nor of many batches at once (an evaluation). Without a data loader a
+    backward, or gradients cleared twice, tell of an iteration that had no step."""
+    for ranks in averaging(view):
+        told: set[int] = set()
+        for what in ("data", "backward", CLEARED):
+            taken = {rank: counted_by_step(view, view.ranks[rank], what) for rank in ranks}
+            steps = sorted(set.intersection(*map(set, taken.values())))[:-1]
+            for rank in ranks if len(steps) > SHIFTED else ():
+                since = shifted_since(steps, taken, rank)
+                alone = what != "backward" or one_each(steps, taken, rank)
+                if since is not None and alone and rank not in told:
+                    told.add(rank)
+                    yield Candidate(
+                        kind="skipped-batch", ranks=ranks, culprits=(rank,), t_ns=view.t_ns,
+                        facts=SkippedBatch(since, steps[-1] - since + 1, what),
+                    )  # fmt: skip
