@@ -59,7 +59,18 @@ def bad_ends(view: View) -> list[BadEnd]:
     """Return how ranks ended badly, first to last: an uncaught exception, a kill, an exit code."""
     over = [(rank, one) for rank, one in view.ranks.items() if one.failures or one.ends]
     ends = [end for rank, one in over if (end := _bad_end(view, rank, one)) is not None]
-    return sorted(ends, key=lambda end: (end.t_ns, end.rank))
+    return sorted(
+        (end for end in ends if not _of_life_before(view, end)),
+        key=lambda end: (end.t_ns, end.rank),
+    )
+
+
+def _of_life_before(view: View, end: BadEnd) -> bool:
+    """Return whether the rank ended before others of the newest life began: it comes there soon."""
+    if view.ranks[end.rank].epoch == view.epoch:
+        return False
+    newest = (one.started_ns or 0 for one in view.ranks.values() if one.epoch == view.epoch)
+    return end.t_ns < min(newest)
 
 
 def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.recording_kinds import LifeEnd
@@ -25,6 +27,10 @@ def test_two_jobs_in_one_run_have_their_names() -> None:
             proc.collective("world", "all_reduce", t, t + 1)
         proc.flush()
     assert facts(said(trace)["several-jobs"], "jobs") == ("a:host:29500", "b:host:29501")
+    assert facts(said(trace)["several-jobs"], "stands") is None
+    hidden = trace.ranks[0].proc  # the newest is shown: it is the second part
+    trace.state(11_000, **{hidden: {"rank": 0, "alive": True, "open": 1, "open_since_ns": ns(5)}})
+    assert facts(said(trace)["several-jobs"], "stands") == 1
 
 
 def two_hosts(*errors_ms: float | None) -> Trace:
@@ -100,6 +106,21 @@ def restarted(*, raises: str = "", code: int | None = None) -> tuple[LifeEnd, ..
         proc.flush()
     lives: tuple[LifeEnd, ...] = facts(said(trace)["restarted"], "lives")
     return lives
+
+
+@pytest.mark.parametrize(("end", "said_of_it"), [(18, False), (30, True)])
+def test_the_end_of_a_life_is_not_told_of_the_next_one(end: float, said_of_it: bool) -> None:
+    """Rank 0 has come again after 20 ms, rank 1 has not yet; or it was never restarted."""
+    trace = Trace()
+    old = [trace.process(rank, epoch=0, pid=10 + rank) for rank in range(2)]
+    for proc, t, code in ((old[0], 6, -9), (old[1], end, -9)):
+        trace.define(wire.DefKind.END, proc=proc.proc, t_ns=ns(t), reason="killed", code=code)
+    again = trace.process(0, epoch=1, pid=20, start=20)
+    again.phase("forward", 21, 32)
+    again.flush()
+    assert any(1 in one.ranks for one in said(trace).values() if one.severity == "error") == (
+        said_of_it
+    )
 
 
 def test_a_restart_has_what_ended_the_round_before() -> None:

@@ -53,7 +53,8 @@ class Held:
     """Ranks that raised it, where a checkpoint says so."""
 
 
-def _cause_text(cause: Cause | None) -> str:
+def cause_text(cause: Cause | None) -> str:
+    """Return ``, caused by ValueError: no labels``, to follow an exception; empty: it has none."""
     if cause is None:
         return ""
     how = "while handling" if cause.implicit else "caused by"
@@ -86,7 +87,7 @@ class Raised(_Failure):
     also: tuple[Held, ...] = ()
 
     def text(self, about: Candidate) -> str:
-        text = f"{ranks_text(about.ranks)} raised {self.error}{_cause_text(self.cause)}"
+        text = f"{ranks_text(about.ranks)} raised {self.error}{cause_text(self.cause)}"
         if about.where:
             step = f", step {self.step}" if self.step >= 0 else ""
             text += f" (at {about.where}{step})"
@@ -318,7 +319,7 @@ class ThreadRaised(Facts):
                 f"raised {raised}{at}{more}. A future keeps that: {rank} went on."
             )
         end = "" if self.kept else " and ended"
-        text = f"{rank}'s {whose(self.thread)} raised {self.error}{_cause_text(self.cause)}{at}"
+        text = f"{rank}'s {whose(self.thread)} raised {self.error}{cause_text(self.cause)}{at}"
         text += f"{_also_text(self.also)}{end}"
         if self.kept:
             keeps = "The task" if self._is_task else "A future"

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import MANY, Candidate, Facts, Note, Severity
+from pardbg.analysis.findings.kinds.end_kinds import cause_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
+from pardbg.sentences import filled
+from pardbg.store.definitions import Cause
 from pardbg.words import agreed, binary_size, duration, plural, ranks_text, silent_nodes
 
 # -- gaps
@@ -144,6 +147,8 @@ class LifeEnd:
     """Exception; empty: killed, or it left."""
     where: str | None
     exit_code: int | None
+    cause: Cause | None = None
+    """What the exception comes from."""
 
     @property
     def text(self) -> str:
@@ -154,8 +159,8 @@ class LifeEnd:
             left = f"left with exit code {self.exit_code}"
             end = left if (self.exit_code or 0) > 0 else killed_text(self.exit_code)
             return f"Life {self.number}: rank {self.rank} {end}."
-        at = f" (at {self.where})" if self.where else ""
-        return f"Life {self.number}: rank {self.rank} raised {self.raised}{at}."
+        end = cause_text(self.cause) + (f" (at {self.where})" if self.where else "")
+        return f"Life {self.number}: rank {self.rank} raised {self.raised}{end}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +206,21 @@ class SeveralJobs(Facts):
     """One rank number in two processes at once: each job is a part."""
 
     jobs: tuple[str, ...]
+    stands: int | None = None
+    """Part that is not shown, of which a rank has had an op open for long."""
 
     def text(self, about: Candidate) -> str:
         which = f" ({', '.join(self.jobs[:4])})" if len(self.jobs) > 1 else ""
+        stands = (
+            "" if self.stands is None else f" In part {self.stands} an op is open for over 10 s."
+        )
         return (
             f"{ranks_text(about.ranks)} {agreed('is', about.ranks)} more than one process at a "
-            f"time: the command runs several jobs{which}, and what is shown is one of them."
+            f"time: the command runs several jobs{which}, and what is shown is one of them.{stands}"
         )
+
+    def advice(self) -> str:
+        return filled(self.tries("" if self.stands is None else "stands"), self)
 
 
 @dataclass(frozen=True, slots=True)
