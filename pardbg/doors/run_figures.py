@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean, median
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pardbg.analysis.answers.ranks import RankNow, RankStateName, rank_rows
 from pardbg.analysis.answers.report_pipeline import bandwidths
@@ -37,15 +37,7 @@ MAX_RANKS: Final = 64
 MAX_LABEL: Final = 120
 OPS: Final = 256
 """Newest collectives that skew and bandwidth are taken from."""
-STATES: Final[tuple[RankStateName, ...]] = (
-    "running",
-    "waiting",
-    "held",
-    "stale",
-    "lost",
-    "ended",
-    "unknown",
-)
+STATES: Final[tuple[RankStateName, ...]] = get_args(RankStateName)
 MEMORY: Final = (
     "parameters", "gradients", "optimizer", "activations_peak", "unattributed", "total",
     "reserved", "peak", "limit",

@@ -20,15 +20,14 @@ MAX_CHANNELS: Final = 256
 @dataclass(frozen=True, slots=True)
 class Topology:
     """One communicator's. ``rings``: for each channel the ranks in the order in which data goes
-    round; a ring of which a rank said nothing is left out. ``trees``: for each channel
-    (parent, child) pairs. ``transports``: (source, destination) to ``P2P``, ``SHM``,
-    ``NET/IB``, ``NET/Socket``."""
+    round; a ring of which a rank said nothing is left out. ``num_trees``: channels with one.
+    ``transports``: (source, destination) to ``P2P``, ``SHM``, ``NET/IB``, ``NET/Socket``."""
 
     comm_id: str
     """``0x…``, equal on all ranks; empty where NCCL did not print it (splits before 2.30)."""
     num_ranks: int
     rings: tuple[tuple[int, ...], ...]
-    trees: tuple[frozenset[tuple[int, int]], ...]
+    num_trees: int
     transports: dict[tuple[int, int], str]
     complete: bool
     """All ranks said all of it."""
@@ -45,7 +44,7 @@ _INIT: Final = re.compile(
 )
 _RING: Final = re.compile(r"Ring (\d+) : (\d+) -> (\d+) -> (\d+)$")
 _TREES: Final = re.compile(r"Trees((?: \[\d+\] -?\d+/-?\d+/-?\d+->\d+->-?\d+)+)")
-_TREE: Final = re.compile(r"\[(\d+)\] (-?\d+)/(-?\d+)/(-?\d+)->(\d+)->(-?\d+)")
+_TREE: Final = re.compile(r"\[(\d+)\]")
 _CONNECTION: Final = re.compile(
     r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)\[[0-9a-fA-F]+\] -> (\d+)\[[0-9a-fA-F]+\]"
     r"(?: \[(?:send|receive)\])? via (NET/\w+|\w+)"
@@ -63,7 +62,8 @@ class _Comm:
     comm_id: str
     next_of: dict[int, int] = field(default_factory=dict)
     """Channel to the next rank of the ring."""
-    tree: dict[int, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    trees: set[int] = field(default_factory=set)
+    """Channels."""
     transports: dict[tuple[int, int], str] = field(default_factory=dict)
     process: tuple[str, int] = ("", 0)
     channels: int = 0
@@ -95,10 +95,7 @@ class TopologyReader:
             if rank == comm.rank and channel < MAX_CHANNELS:
                 comm.next_of[channel] = after
         elif found := _TREES.match(text):
-            for tree in _TREE.finditer(found[1]):
-                channel, *down, rank, up = map(int, tree.groups())
-                comm.tree[channel] |= {(rank, child) for child in down if child >= 0}
-                comm.tree[channel] |= {(up, rank)} if up >= 0 else set()
+            comm.trees |= set(map(int, _TREE.findall(found[1])))
         elif found := _CONNECTION.match(text):
             comm.transports[int(found[1]), int(found[2])] = found[3]
         elif found := _CHANNELS.match(text):
@@ -120,22 +117,21 @@ class TopologyReader:
     def topologies(self) -> list[Topology]:
         """Return what is known of each communicator that said anything of its rings or trees."""
         made = [_joined(comm_id, size, ranks) for (comm_id, size), ranks in self._comms.items()]
-        return [one for one in made if one.rings or any(one.trees) or one.transports]
+        return [one for one in made if one.rings or one.num_trees or one.transports]
 
 
 def _joined(comm_id: str, size: int, ranks: dict[int, _Comm]) -> Topology:
     channels = sorted({channel for comm in ranks.values() for channel in comm.next_of})
     rings = [_ring(size, {r: c.next_of[n] for r, c in ranks.items() if n in c.next_of})
              for n in channels]  # fmt: skip
-    of_trees = sorted({channel for comm in ranks.values() for channel in comm.tree})
-    trees = [frozenset().union(*(comm.tree[n] for comm in ranks.values())) for n in of_trees]
+    trees = {channel for comm in ranks.values() for channel in comm.trees}
     transports: dict[tuple[int, int], str] = {}
     for comm in ranks.values():
         transports |= comm.transports
     whole = [ring for ring in rings if ring is not None]
     complete = len(ranks) == size and len(whole) == len(rings) > 0
     return Topology(
-        comm_id, size, tuple(whole), tuple(trees), transports, complete,
+        comm_id, size, tuple(whole), len(trees), transports, complete,
         {rank: comm.process for rank, comm in sorted(ranks.items())},
         max(comm.channels for comm in ranks.values()),
     )  # fmt: skip

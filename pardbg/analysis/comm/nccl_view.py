@@ -111,7 +111,7 @@ def _communicator(view: View, told: Topology) -> Communicator:
     kinds = Counter(told.transports.values())
     return Communicator(
         told.comm_id, tuple(sorted(name.values())), whole,
-        tuple(tuple(name[rank] for rank in ring) for ring in told.rings), len(told.trees),
+        tuple(tuple(name[rank] for rank in ring) for ring in told.rings), told.num_trees,
         told.channels, tuple(kinds.most_common(4)), told.complete,
     )  # fmt: skip
 
