@@ -29,6 +29,11 @@ SCHEDULES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "looped-bfs": "LoopedBFS",
     "zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
+SOME = [
+    name if name in ("1f1b", "interleaved", "zbv") else pytest.param(name, marks=pytest.mark.long)
+    for name in SCHEDULES
+]
+"""A schedule of each kind of placement; the others in `make test-long`."""
 PLACES = dict.fromkeys(SCHEDULES, loop) | {
     "gpipe": one_each, "1f1b": one_each, "zbv": v_shape, "dualpipev": v_shape
 }  # fmt: skip
@@ -56,10 +61,7 @@ def torchs_order(name: str, rank: int) -> list[str]:
     return one_by_one(texts(get_schedule_ops(SCHEDULES[name], RANKS, MICROBATCHES)[rank]))
 
 
-@pytest.mark.parametrize("name", [
-    name if name in ("1f1b", "interleaved", "zbv") else pytest.param(name, marks=pytest.mark.long)
-    for name in SCHEDULES
-])  # fmt: skip
+@pytest.mark.parametrize("name", SOME)
 def test_each_rank_is_seen_to_run_torchs_schedule(name: str) -> None:
     pipeline = run(name).report["pipeline"]
     stages = RANKS * len(PLACES[name](0, RANKS))
@@ -74,7 +76,7 @@ def test_each_rank_is_seen_to_run_torchs_schedule(name: str) -> None:
         assert [row["in_flight_bound"] for row in step["ranks"]] == IN_FLIGHT[name]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", SOME)
 def test_activations_and_gradients_have_the_bytes_of_the_formula(name: str) -> None:
     """Per border between stages on different ranks: m activations up and m gradients down."""
     place = PLACES[name]
@@ -93,7 +95,7 @@ def test_activations_and_gradients_have_the_bytes_of_the_formula(name: str) -> N
     assert seen == expected
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", SOME)
 def test_the_loss_on_screen_is_the_one_the_program_prints(name: str) -> None:
     made = run(name)
     last = PLACES[name](0, RANKS)[-1] == 2 * RANKS - 1  # on a V rank 0 has the last stage
@@ -146,6 +148,7 @@ def test_dp_pp_has_two_pipelines_and_averages_each_stage() -> None:
     assert second == 4 * (4 * 49_984 + 16_512) + 4  # and the loss, for people
 
 
+@pytest.mark.long  # eight ranks; two dimensions are above
 def test_three_dimensions_keep_their_names_and_their_bytes() -> None:
     made = recorded("3d", steps=STEPS)
     assert made.exit_code == 0, made.err

@@ -40,6 +40,8 @@ EVENTS = {
     "run": "owner_lost", "keeper": "keeper_lost", "guardian": "guardian_lost",
     "launcher": "launcher_lost", "hub": "hub_restart",
 }  # fmt: skip
+LONG = pytest.mark.long
+"""More processes killed, and together: `make test-long`."""
 LINES = ["begun", *(f"line {number} {'x' * 50}" for number in range(3000))]
 
 
@@ -65,9 +67,11 @@ def begun(argv: list[str], out: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize(
     "victims",
-    ["run", "keeper", "guardian", "launcher", "hub", "run+launcher", "run+guardian", "launcher+hub",
-     "run+guardian+launcher+hub", "hub+launcher+guardian+run",
-     "run+keeper+launcher+hub", "run+keeper+guardian+hub"],
+    ["run", "launcher", "hub", "run+guardian+launcher+hub", "run+keeper+guardian+hub",
+     *(pytest.param(names, marks=LONG) for names in (
+         "keeper", "guardian", "run+launcher", "run+guardian", "launcher+hub",
+         "hub+launcher+guardian+run", "run+keeper+launcher+hub",
+     ))],
 )  # fmt: skip
 def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -> None:
     session, go = tmp_path / "s.mcap", tmp_path / "go"
@@ -102,7 +106,9 @@ def left_of(word: str) -> list[str]:
     return [words for words in found if word in words]
 
 
-@pytest.mark.parametrize("name", ["run", "keeper", "guardian", "launcher", "hub"])
+@pytest.mark.parametrize("name", [
+    "run", "launcher", *(pytest.param(name, marks=LONG) for name in ("keeper", "guardian", "hub")),
+])  # fmt: skip
 @pytest.mark.timeout(120)
 def test_a_kill_while_it_starts(name: str, tmp_path: Path, out: Path) -> None:
     """As soon as that process is there: the job runs and ends as it would have, recorded or not; or

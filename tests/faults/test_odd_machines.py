@@ -60,13 +60,15 @@ def test_no_proc(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1 and b"/proc" in done.stderr
 
 
-@pytest.mark.parametrize("kib", [90_000, 120_000])
+@pytest.mark.parametrize("kib", [90_000, pytest.param(120_000, marks=pytest.mark.long)])
 def test_little_address_space(tmp_path: Path, kib: int) -> None:
     ran(f"ulimit -v {kib}", tmp_path / "s.mcap")
 
 
 @ROOT
-@pytest.mark.parametrize("processes", [1, 3, 6, 24, 100])
+@pytest.mark.parametrize(
+    "processes", [3, 24, *(pytest.param(most, marks=pytest.mark.long) for most in (1, 6, 100))]
+)
 def test_no_more_processes(run_dir: Path, processes: int) -> None:
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv(1)")
