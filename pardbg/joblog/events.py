@@ -37,7 +37,6 @@ class OpTimeout(Event):
     seq: int | None
     numel_in: int | None
     numel_out: int | None
-    timeout_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +209,7 @@ class WatchdogStuck(Event):
 
 @dataclass(frozen=True, slots=True)
 class Signalled(Event):
-    """A rank was asked by ``sender`` (None: by itself) to dump what it knows."""
-
-    sender: int | None
+    """A rank was asked, by another or by itself, to dump what it knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      rf"{_RANK} (?:Watchdog caught collective operation timeout:|Collective) WorkNCCL\("
      r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?"
      r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
-     r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)", _as(events.OpTimeout)),
+     r", Timeout\(ms\)=\d+\)", _as(events.OpTimeout)),
     ("nccl counts at a failure", (b"ast enqueued",),
      rf"{_PG}.*?(?:work sequence id|watchdog at work|at NCCL work): (?P<seq>\d+)\D.*?{_COUNTS}",
      _progress),
@@ -226,14 +226,14 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
     ("slurm: cancelled", (b": error: ",),
      r"(?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<by>[A-Z ]+?))?\s*\*\*\*", _ordered),
     ("dump signal", (b"dump signal",),
-     r"Received a dump signal .*?(?:from +rank (?P<sender>\d+)|from this local rank)",
+     r"Received a dump signal .*?(?:from +rank \d+|from this local rank)",
      _as(events.Signalled)),
     ("watchdog stuck", (b"atchdog", b"imed out"),
      r"(?:watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out"
      r"|detected no heartbeat of its watchdog)",
      _as(events.WatchdogStuck)),
     ("gloo timeout", (b"imed out",),
-     r"Timed out waiting (?P<timeout_ms>\d+)ms for (?:recv|send) operation", _as(events.OpTimeout)),
+     r"Timed out waiting \d+ms for (?:recv|send) operation", _as(events.OpTimeout)),
     ("gloo sizes differ", (b"preamble.length", b"collective mismatch"),
      r"preamble\.length <= op\.nbytes\. (?P<sent_bytes>\d+) vs (?P<expected_bytes>\d+)|"
      r"Is there a distributed collective mismatch", _as(events.SizesDiffer)),

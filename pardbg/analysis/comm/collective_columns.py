@@ -19,7 +19,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.rank_columns import Columns
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow
-from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
+from pardbg.analysis.comm.ops import ISSUED, UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array
@@ -34,10 +34,6 @@ by."""
 MAX_MEMBERS: Final = 4096
 SAYS: Final = attrgetter("op", "reduce", "dtype", "root", "meets")
 """Fields of an op that must agree on all ranks."""
-_ISSUED: Final = (
-    "group_id", "name_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step", "stage",
-    "microbatch",
-)  # fmt: skip
 _PARTS: Final = {"issued_ns": "t0_ns", "done_ns": "done_ns"}
 _DONE: Final = ("group_id", "seq", "t1_ns", "flags", "peer")
 _FAILED, _SEND = int(wire.Flag.FAILED), int(wire.Flag.SEND)
@@ -150,8 +146,8 @@ class IssuedCollectives:
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
         """Return each rank's issue, for collectives that have to be matched one by one."""
         names = (
-            "who", "of", "seq", "op", "t0_ns", "t1_ns", "done_ns", "has", "source", "a", "b",
-            "peer", "flags", "step", "stage", "microbatch", "failed", "asked",
+            "who", "of", "seq", "op", "t0_ns", "done_ns", "has", "source", "a", "b", "peer",
+            "flags", "step", "stage", "microbatch", "failed", "asked",
         )  # fmt: skip
         ranks, found = self._ranks.tolist(), {}
         for at in wanted:
@@ -159,12 +155,12 @@ class IssuedCollectives:
             columns = (self._rows[name][part].tolist() for name in names)
             found[at] = {
                 ranks[place]: Issue(
-                    ranks[place], self._own_groups[of], seq, self._ops[op], t0, t1,
+                    ranks[place], self._own_groups[of], seq, self._ops[op], t0,
                     done if has else None, self._sources[source], a, b, peer, bool(flags & _SEND),
                     step, stage, mb, failed, asked < 0,
                 )
-                for place, of, seq, op, t0, t1, done, has, source, a, b, peer, flags, step, stage,
-                mb, failed, asked in zip(*columns, strict=True)
+                for place, of, seq, op, t0, done, has, source, a, b, peer, flags, step, stage, mb,
+                failed, asked in zip(*columns, strict=True)
             }  # fmt: skip
         return found
 
@@ -206,7 +202,7 @@ class IssuedCollectives:
         """Return the ops issued since a time, and those completed since each rank's first issue."""
         ops, completed = self._view.all("issue"), self._view.all("done")
         begins = ops.before(start_ns)
-        issued = ops.take(_ISSUED, begins)
+        issued = ops.take(ISSUED, begins)
         since = np.full(len(begins), _LATER)  # of who issued none nothing is looked at
         first = np.flatnonzero(begins < ops.counts)
         since[first] = issued["t0_ns"][issued["who"].searchsorted(first)]

@@ -17,6 +17,10 @@ from pardbg.words import rank_set
 from pardbg_agent import wire
 
 UNKNOWN_OP: Final = OpDef("op", "", "", None, 0)
+ISSUED: Final = (
+    "name_id", "group_id", "seq", "t0_ns", "a", "b", "peer", "flags", "step", "stage", "microbatch",
+)  # fmt: skip
+"""Columns of an op's issue."""
 _SEND: Final = int(wire.Flag.SEND)
 _FAILED: Final = int(wire.Flag.FAILED)
 _SOURCES: Final = (
@@ -35,7 +39,6 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
     seq: int
     op: OpDef
     t0_ns: int
-    t1_ns: int
     done_ns: int | None
     source: str
     a: int
@@ -121,19 +124,15 @@ def _issues_of(
     view: View, rank: int, process: Process, table: Table, part: Array, done_name: str
 ) -> Iterable[Issue]:
     done = _completions(view, process, done_name, int(table.when[part[0]]))
-    names = (
-        "name_id", "group_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step",
-        "stage", "microbatch",
-    )  # fmt: skip
-    rows = table.tuples(part, *names)
+    rows = table.tuples(part, *ISSUED)
     issue = Issue._make  # half the cost of Issue(...)
-    for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in rows:
+    for op_id, gid, seq, t0, a, b, peer, flags, step, stage, mb in rows:
         group = process.groups.get(gid)
         if group is None:
             group = unknown_group(process, gid)
         done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
         yield issue((
-            rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
+            rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, done_ns,
             source_of(done_flags), a, b, source if peer < 0 else peer, bool(flags & _SEND), step,
             stage, mb, bool((flags | done_flags) & _FAILED), peer < 0,
         ))  # fmt: skip

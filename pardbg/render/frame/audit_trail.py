@@ -33,8 +33,6 @@ class TrailLine:
 
     t_ns: int
     text: str
-    n: int = 0
-    """Number of the newest CONTROL message that it shows."""
 
 
 _OUTCOMES: Final = (Cut, RunsOn, UnderWay, Loose, Released, Hit)
@@ -59,13 +57,13 @@ def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
             last = lines[-1]
             came = "; ".join(part for part in _came(event).split("; ") if part not in last.text)
             text = f"{last.text} → {came}" if came else last.text
-            lines[-1] = TrailLine(last.t_ns, text, event.n)
+            lines[-1] = TrailLine(last.t_ns, text)
             continue
         text = _line(event, you)
         if lines and text == lines[-1].text and not isinstance(fact, Asked):  # it is said again
-            lines[-1] = TrailLine(lines[-1].t_ns, text, event.n)
+            lines[-1] = TrailLine(lines[-1].t_ns, text)
             continue
-        lines.append(TrailLine(event.t_ns, text, event.n))
+        lines.append(TrailLine(event.t_ns, text))
         verb = isinstance(fact, Asked)
     return lines
 

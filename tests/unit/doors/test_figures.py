@@ -83,7 +83,7 @@ def crowd(ranks: int) -> Trace:
     return trace
 
 
-@pytest.mark.parametrize("ranks", [64, 200])
+@pytest.mark.parametrize("ranks", [MAX_RANKS, MAX_RANKS + 2])
 def test_series_are_bounded_whatever_the_job_does(ranks: int) -> None:
     store = crowd(ranks).store(live=True)
     series = scraped(store)

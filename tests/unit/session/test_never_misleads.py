@@ -175,9 +175,8 @@ def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
         for at, (fact, by) in enumerate(facts)
     )
     where = "breakpoint 1: rank 2 before 2B3 (mb==3)"
-    assert [(line.text, line.n) for line in trail(log, you)] == [
-        ("pause by you → held at a cut", 2), ("tick by ctl: 0-1 → held at a cut", 4),
-        (f"next by ctl → {where}", 7),
+    assert [line.text for line in trail(log, you)] == [
+        "pause by you → held at a cut", "tick by ctl: 0-1 → held at a cut", f"next by ctl → {where}"
     ]  # fmt: skip
     now = replace(at_end("ddp"), control=replace(at_end("ddp").control, log=log))
     (first, *_) = [plain(row) for row in console(now, (), "", 80)]
@@ -196,7 +195,6 @@ def test_the_audit_trail_says_nothing_twice() -> None:
                         at + 1, at * 2_000_000_000) for at, fact in enumerate(facts)]  # fmt: skip
     log[6] = replace(log[6], t_ns=log[5].t_ns)  # soon after the verb
     lines = trail(log)
-    assert [line.n for line in lines] == [1, 4, 5, 8]
     assert [line.t_ns // 1_000_000_000 for line in lines] == [0, 2, 8, 10]
     assert lines[3].text.count("breakpoint 1") == 1
 

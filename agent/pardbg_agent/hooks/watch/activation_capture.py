@@ -50,8 +50,6 @@ Of = tuple[int, str]
 class Outermost:
     """A module that the program itself calls, as a whole model or a stage of one."""
 
-    model: int
-    """Number of the one that has it (tensor_names.Models)."""
     axes: list[tuple[int, int]]
     """(parts, index) of cuts that the rank's activations may be."""
     samples: Samples | None = None
@@ -181,7 +179,7 @@ class Activations:
         if not any(True for _ in root.parameters()) or any(map(is_compiled, root.modules())):
             return
         model, path = self._models.place(root)
-        outermost = self._outermost[id(root)] = Outermost(model, axes(root))
+        outermost = self._outermost[id(root)] = Outermost(axes(root))
         for name, module in _chosen(root, path):
             self._modules[model, name] = Module(type(module).__name__, _source(module))
             self._of[id(module)] = outermost, (model, name)
