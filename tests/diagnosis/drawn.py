@@ -73,7 +73,10 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "skips-late-by-hand": (("skipped-batch",), SLOW),
     "zeros-ddp": (("no-gradient",), SLOW), "zeros-by-hand": (("no-gradient",), SLOW),
     "dropout-ddp": (("unequal-settings",), SLOW), "loss-ddp": (("unequal-settings",), SLOW),
-    "clips-own-fsdp": (("unequal-settings",), SLOW),
+    "clips-own-fsdp": (("unequal-settings",), SLOW), "rate-zero": (("unequal-settings",), SLOW),
+    "clips-shards-own-fsdp": (("unequal-settings",), SLOW),
+    "frozen-ddp": (("unequal-settings",), SLOW), "leaves-out": (("replica-divergence",), SLOW),
+    "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
@@ -82,7 +85,7 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
              "scale-differs", "eval-by-hand", "zeros-ddp", "zeros-by-hand", "dropout-ddp",
-             "loss-ddp", "clips-own-fsdp")  # fmt: skip
+             "loss-ddp", "clips-own-fsdp", "rate-zero", "frozen-ddp")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -98,6 +101,7 @@ FINE = (
     "fine-weights-ddp",
     "fine-dummy-ddp",
     "fine-accumulates-once-less",
+    "fine-epochs",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)

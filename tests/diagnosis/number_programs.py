@@ -32,6 +32,7 @@ BY_DDP = (
     "dropout-ddp",
     "loss-ddp",
     "fine-dummy-ddp",
+    "frozen-ddp",
 )
 
 
@@ -50,7 +51,7 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
         for parameter in self.parameters if what == "zeros-ddp" and self.mine else ():
             parameter.register_hook(lambda grad: grad * (self.steps < step))
         if what in BY_DDP:
-            self.model = DDP(self.model)
+            self.model = DDP(self.model, find_unused_parameters=what == "frozen-ddp")
         if what == "wrapped-twice":
             self.model = DDP(self.model)
         rate = 0.02 if what == "lr-at-first" and self.mine else 0.01
@@ -68,6 +69,9 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             at = number >= self.step
             if self.what in ("eval-ddp", "eval-by-hand") and self.mine and number == self.step:
                 self.model.eval()
+            if self.what.startswith("frozen") and self.mine and number == self.step:
+                for parameter in self.parameters[:2]:
+                    parameter.requires_grad_(False)
             if self.what == "lr-differs" and self.mine and at:
                 self.optimizer.param_groups[0]["lr"] = 0.03
             keeps = self.what.startswith("keeps") and self.mine and at
@@ -123,7 +127,9 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
 
     def average(self) -> None:
         works = []
-        for parameter in self.parameters:
+        for at, parameter in enumerate(self.parameters):
+            if self.what == "leaves-out" and at == self.step // 10:
+                continue
             assert parameter.grad is not None
             parameter.grad /= dist.get_world_size()
             works.append(dist.all_reduce(parameter.grad, async_op=True))
@@ -194,7 +200,7 @@ def zero(what: str, mine: bool, since: int) -> None:
     flat = nn.utils.parameters_to_vector(parameters).detach()
     whole = nn.functional.pad(flat, (0, -flat.numel() % size))
     own = nn.Parameter(whole.chunk(size)[dist.get_rank()].clone())
-    optimizer = torch.optim.Adam([own], lr=0.001)
+    optimizer = torch.optim.Adam([own], lr=0.01 if what == "rate-zero" and mine else 0.001)
 
     def gather() -> None:
         dist.all_gather_into_tensor(whole, own.detach())
@@ -210,7 +216,7 @@ def zero(what: str, mine: bool, since: int) -> None:
             own.grad, nn.functional.pad(grads, (0, whole.numel() - len(grads)))
         )
         model.zero_grad()
-        early = number >= since and what != "fine-zero" and (mine or what == "gathers-early-zero")
+        early = number >= since and "early" in what and (mine or what == "gathers-early-zero")
         if early:
             gather()
         optimizer.step()
@@ -229,7 +235,8 @@ def fsdp(what: str, mine: bool, since: int) -> None:
         fully_shard(module)
     rate = 0.01 if what == "rate-fsdp" and mine else 0.001
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    same = what == "same-data-fsdp"
+    data = torch.Generator().manual_seed(7 if same else 100 + dist.get_rank())
     for number in range(STEPS):
         time.sleep(0.02)
         model.train(not (what == "eval-fsdp" and mine and number >= since))
@@ -237,8 +244,9 @@ def fsdp(what: str, mine: bool, since: int) -> None:
             optimizer.zero_grad()
         x = torch.randn(16, 64, generator=data)
         ((whole or model)(x) - x[:, :8]).pow(2).mean().backward()
-        limit = 10.0 if mine and number >= since else 0.1
-        if whole is not None:
+        alone = what == "clips-shards-own-fsdp"
+        limit = 10.0 if mine and number >= since and not alone else 0.1
+        if whole is not None and not alone:
             whole.clip_grad_norm_(limit)
         elif what.startswith("clips"):
             nn.utils.clip_grad_norm_(model.parameters(), limit)
@@ -298,6 +306,28 @@ def equal(what: str, mine: bool, since: int) -> None:
         number += 1
 
 
+def epochs(what: str) -> None:
+    """A shuffled part of the samples for each rank, in another order each time where the sampler is
+    told so; and an evaluation after each, in the same order."""
+    torch.manual_seed(0)
+    samples = torch.randn(16 * 4 * dist.get_world_size(), 64)
+    sampler, other = (torch.utils.data.DistributedSampler(samples) for _ in range(2))
+    model = DDP(nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(STEPS // 4):
+        if what == "fine-epochs":
+            sampler.set_epoch(epoch)
+        for x in torch.utils.data.DataLoader(samples, 16, sampler=sampler):
+            time.sleep(0.02)
+            optimizer.zero_grad()
+            (model(x) - x[:, :8]).pow(2).mean().backward()
+            optimizer.step()
+        model.eval()
+        for x in torch.utils.data.DataLoader(samples, 16, sampler=other):
+            model(x)
+        model.train()
+
+
 def join() -> None:
     """A rank has fewer batches: DDP takes part in the others' averages for it."""
     torch.manual_seed(0)
@@ -345,6 +375,8 @@ def main() -> None:
         fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("equal"):
         equal(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
+    elif sys.argv[1] in ("same-order", "fine-epochs"):
+        epochs(sys.argv[1])
     elif sys.argv[1].endswith("join"):
         join()
     elif sys.argv[1].endswith("zero"):

@@ -29,7 +29,7 @@ SUM: Average = (("all_reduce", BYTES, BYTES),)
 def job(
     *sums: Sequence[int], starts: Sequence[int] = (), average: Average = SUM, done: float = 5,
     after: int = 0, every: int = 1, backwards: int = 1, rates: Sequence[float] = (),
-    gradients: Sequence[Sequence[int]] = (), steps: int = STEPS, zero: int = 0,
+    gradients: Sequence[Sequence[int]] = (), steps: int = STEPS, zero: int = 0, groups: int = 1,
 ) -> View:  # fmt: skip
     """A rank for each ``sums``. ``average`` ends at ``done``; after each ``every``-th step,
     ``after`` bytes are broadcast at 8. ``gradients``: the sum of those that each rank took in steps
@@ -47,7 +47,7 @@ def job(
                 proc.collective("world", op, t + 4, t + done, num_bytes, out, step=step)
             proc.phase("optimizer", t + 6, t + 7, step)
             if step % 10 == 0:
-                look(proc, t + 7, step, sums[at][step // 10], rates[at] if rates else 0.1)
+                look(proc, t + 7, step, sums[at][step // 10], rates[at] if rates else 0.1, groups)
                 if gradients:
                     proc.record(Kind.PROBE, t + 7, t + 7, proc.name("gradients"), step=step,
                                 lane=Lane.COUNTER, a=gradients[at][step // 10], b=2)  # fmt: skip
@@ -58,12 +58,12 @@ def job(
     return View(trace.store(), None)
 
 
-def look(proc: Proc, t: float, step: int, whole: int, rate: float) -> None:
+def look(proc: Proc, t: float, step: int, whole: int, rate: float, groups: int = 1) -> None:
     common = {"lane": Lane.COUNTER, "step": step}
     proc.record(Kind.PROBE, t, t, proc.name("checksum-own weight bias"), a=whole,
                 b=whole | 9 + step << 8, group_id=proc.group("world"), **common)  # type: ignore[arg-type]  # fmt: skip
     proc.record(Kind.PROBE, t, t, proc.name("settings"), flags=Flag.FLOAT, a=rate,
-                b=zlib.crc32(repr(rate).encode()), **common)  # type: ignore[arg-type]  # fmt: skip
+                b=zlib.crc32(repr(rate).encode()) | groups << 32, **common)  # type: ignore[arg-type]  # fmt: skip
 
 
 def sharded(
@@ -116,6 +116,27 @@ def test_ranks_that_step_their_part_of_replicas_with_other_settings(
     assert [
         (one.culprits, *facts(one, "step", "number")) for one in unequal_settings(view)
     ] == found
+
+
+PARTS: Average = (("all_reduce", 3 * BYTES, 3 * BYTES),)
+
+
+@pytest.mark.parametrize(
+    ("average", "after", "groups", "found"),
+    [
+        (PARTS, 3 * BYTES, 1, [(1,)]),
+        (PARTS, 3 * BYTES, 2, []),  # layers may have rates of their own
+        (PARTS, BYTES, 1, []),  # layers of their own
+        (SUM, 0, 1, [(1,)]),  # equal all the same: gathered within the step
+        (SUM, BYTES, 1, []),  # one rank's hold
+    ],
+)
+def test_ranks_that_step_parts_by_hand_with_other_settings(
+    average: Average, after: int, groups: int, found: list[tuple[int, ...]]
+) -> None:
+    """Each has a third of what is summed and broadcast."""
+    view = job(SAME, SAME, SAME, average=average, after=after, groups=groups, rates=(0.1, 0.3, 0.1))
+    assert [one.culprits for one in unequal_settings(view)] == found
 
 
 def only(view: View) -> Candidate:

@@ -11,6 +11,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.values.scales import (
+    clipped_shards,
     only_zeros,
     unequal_computations,
     unequal_scales,
@@ -205,3 +206,21 @@ def test_a_rank_that_gives_nothing_but_zeros(view: View, found: list[tuple[objec
 )
 def test_zeros_that_are_meant(view: View) -> None:
     assert list(only_zeros(view)) == []
+
+
+CLIPS = ("clips shard",) * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "sharded", "found"),
+    [
+        ([CLIPS, CLIPS], True, [((0, 1), 0)]),
+        ([CLIPS, ("", *CLIPS[1:])], True, []),  # two looks that both have
+        ([CLIPS, CLIPS], False, []),
+    ],
+)
+def test_ranks_that_clip_their_shards_alone(
+    words: Sequence[Sequence[str]], sharded: bool, found: list[tuple[object, ...]]
+) -> None:
+    view = job([[1.0] * 3] * 2, op="reduce_scatter", sharded=sharded, words=words)
+    assert [(one.ranks, facts(one, "step")) for one in clipped_shards(view)] == found

@@ -56,26 +56,29 @@ def test_gradients_are_averaged_over_parameters_that_were_never_equal(
 def averaging(
     losses: list[list[float]], times: int, loss_at: float = 0,
     op: str = "all_reduce", moved: int = 4, dtype: str = "float32", of: int = BYTES, every: int = 1,
-    before: list[list[float]] | None = None,
+    before: list[list[float]] | None = None, sharded: bool = False,
 ) -> View:  # fmt: skip
     """One rank for each list of losses, of a step of 10 ms each: forward 0.1-0.5, backward 1-3,
     ``times`` the model of ``of`` bytes is summed at 4 as float32, optimizer 6-7. At ``loss_at``
-    an ``op`` moves ``moved`` bytes in ``every`` few steps."""
+    an ``op`` moves ``moved`` bytes in ``every`` few steps. ``sharded``: by FSDP."""
+    sums = "reduce_scatter" if sharded else "all_reduce"
     trace = Trace(len(losses))
     for at, (proc, own) in enumerate(zip(trace.ranks, losses, strict=True)):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=of, optimizer="SGD",
-                    start=7, dtype=dtype)  # fmt: skip
+                    start=7, dtype=dtype, parameters_sharded=sharded)  # fmt: skip
         for step, loss in enumerate(own):
             t = 10 * step
             proc.phase("forward", t + 0.1, t + 0.5, step)
             if loss_at and step % every == 0:
-                proc.collective("world", op, t + loss_at, t + loss_at + 0.2, moved, step=step)
+                proc.collective(
+                    "world", op, t + loss_at, t + loss_at + 0.2, moved, moved, step=step
+                )
             proc.phase("backward", t + 1, t + 3, step)
             if before:
                 proc.seen_loss(t + 0.7, before[at][step], step)
             proc.seen_loss(t + 1, loss, step)
             for part in range(times):
-                proc.collective("world", "all_reduce", t + 4 + part / 2, t + 5, of, step=step)
+                proc.collective("world", sums, t + 4 + part / 2, t + 5, of, step=step)
             proc.phase("optimizer", t + 6, t + 7, step)
             proc.step(step, t, t + 9)
     trace.flush()
@@ -131,6 +134,24 @@ def test_a_loss_that_ranks_may_share_before_backward_says_nothing_of_data(
     """In the forward buffers are broadcast; after backward or the step, the loss goes to a log."""
     view = averaging([FALLS, FALLS], 1, loss_at, op, moved)
     assert [one.ranks for one in same_data(view)] == found
+
+
+@pytest.mark.parametrize(
+    ("op", "moved", "found"),
+    [
+        ("all_gather", BYTES, [(0, 1)]),  # the parameters
+        ("all_gather", BYTES // 2, [(0, 1)]),  # in bfloat16
+        ("all_gather", 3 * BYTES, []),  # what ranks computed
+        ("all_reduce", BYTES, []),
+    ],
+)
+def test_sharded_parameters_that_are_gathered_are_no_part_of_the_loss(
+    op: str, moved: int, found: list[tuple[int, ...]]
+) -> None:
+    view = averaging([FALLS, FALLS], 1, 0.2, op, moved, sharded=True)
+    assert [one.ranks for one in same_data(view)] == found
+    other = averaging([FALLS, OTHER], 1, 0.2, op, moved, sharded=True)
+    assert list(same_data(other)) == []
 
 
 @pytest.mark.parametrize(("every", "found"), [(2, []), (3, [(0, 1)]), (5, [(0, 1)])])

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DistributedSampler
 
 from pardbg_agent import core, hooks
 from pardbg_agent.hooks.watch import probes
@@ -226,16 +227,37 @@ def test_settings_say_to_what_gradients_were_clipped(watched: Path) -> None:
 
 
 def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
-    """Its limit, which the wrapper takes, as torch.nn.utils takes it."""
+    """Its limit, which the wrapper takes, as torch.nn.utils takes it; and that this clips by the
+    norm of a shard."""
     net = FullyShardedDataParallel(torch.nn.Linear(4, 2), device_id=torch.device("cpu"))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     for step in range(21):
         net(torch.ones(1, 4)).sum().backward()
-        if step:
-            net.clip_grad_norm_(0.1 if step == 10 else 0.2)
+        if step > 10:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.2)
+        elif step:
+            net.clip_grad_norm_(0.1)
         optimizer.step()
     found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
     assert len({*found}) == len(found) == 3
+    assert named(watched, "clips shard") == [(20, "")]
+
+
+def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> None:
+    """The second and third of number 0, the second of number 1; none of an evaluation."""
+    net, sampler = torch.nn.Linear(4, 2), DistributedSampler([0] * 8, 2, 0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for number in (0, 0, 0, 1, 1):
+        sampler.set_epoch(number)
+        iter(sampler)
+        gradients(net)
+        optimizer.step()
+    with torch.no_grad():
+        iter(sampler)
+    net.eval()
+    iter(sampler)
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "same order"]
+    assert [(r.step, r.a, r.b) for r in found] == [(1, 0, 2), (2, 0, 3), (4, 1, 2)]
 
 
 def test_the_modes_of_what_fsdp_shards_are_told(watched: Path) -> None:
@@ -315,11 +337,13 @@ def test_the_modules_of_a_replica_are_told_with_what_they_are_set_to(watched: Pa
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     for step in range(11):
         layers[1].p = 0.1 if step < 10 else 0.5  # type: ignore[assignment]
+        layers[0].requires_grad_(step < 10)
         gradients(net)
         optimizer.step()
     assert named(watched, "modules ") == [
-        (0, "Dropout(p=0.1) Linear() Sequential()"), (10, "Dropout(p=0.5) Linear() Sequential()")
-    ]  # fmt: skip
+        (0, "Dropout(p=0.1) Linear() Sequential() parameters(trained=4)"),
+        (10, "Dropout(p=0.5) Linear() Sequential() parameters(trained=2)"),
+    ]
 
 
 def test_zeros_that_a_rank_gives_to_sums_are_counted(watched: Path) -> None:
