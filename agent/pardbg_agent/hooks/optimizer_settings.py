@@ -22,6 +22,9 @@ NO_LIMIT: Final = 1e6
 """Norm of gradients that no training clips to."""
 _NUMBERS: Final = (int, float, bool, tuple)
 """Types of settings that are read: a tensor may be on a device."""
+_OWN_NAMES: Final = ("step", "rank", "local_rank", "seed")
+"""Of numbers that ranks may have of their own. Where a rank has no part of a group, fused
+optimizers do not count its steps."""
 _PROBE, _LANE, _FLOAT = int(Kind.PROBE), int(Lane.COUNTER), int(Flag.FLOAT)
 _HOOK: Final = "probe.clip"
 
@@ -59,14 +62,14 @@ def _clips(
 
 def tell(c: _core.Core, optimizer: Any, look: int, wrapped: bool) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
-    b = a number that is equal where all of its numbers are, but how often it stepped (where a rank
-    has no part of a group, fused ones do not count), and to what its gradients were clipped; from
-    bit GROUPS_BIT on how many groups it has. And ``clips shard`` where torch's own function clipped
-    what FSDP1 shards: not where DDP has ``wrapped`` something that it may have been called for."""
+    b = a number that is equal where all of its numbers are, but those of _OWN_NAMES, and to what
+    its gradients were clipped; from bit GROUPS_BIT on how many groups it has. And ``clips shard``
+    where torch's own function clipped what FSDP1 shards: not where DDP has ``wrapped`` something
+    that it may have been called for."""
     x = context.of(c)
     clipped, t = x.part(Clipped), now_ns()
     of = [
-        [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name != "step"]
+        [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name not in _OWN_NAMES]
         for group in optimizer.param_groups
     ]
     rate = dict(of[0]).get("lr", 0.0)

@@ -244,11 +244,14 @@ def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
 
 
 def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> None:
-    """The second and third of number 0, the second of number 1; none of an evaluation."""
-    net, sampler = torch.nn.Linear(4, 2), DistributedSampler([0] * 8, 2, 0)
+    """The second and third of number 0, the second of number 1; none of an evaluation, of a sampler
+    that another one follows before a step."""
+    net = torch.nn.Linear(4, 2)
+    sampler, other = (DistributedSampler([0] * 8, 2, 0) for _ in range(2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     for number in (0, 0, 0, 1, 1):
         sampler.set_epoch(number)
+        iter(other)
         iter(sampler)
         gradients(net)
         optimizer.step()

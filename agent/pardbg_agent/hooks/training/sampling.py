@@ -2,8 +2,8 @@
 which the program has to set (``set_epoch``).
 
 - **same order**: b = how many times in a row it began an epoch of the same number (a), each time
-  after steps of training. Not where modules that train are in eval mode, or without gradients: the
-  order of an evaluation matters to nobody.
+  with steps before the next epoch of any sampler. Not where modules that train are in eval mode, or
+  without gradients: the order of an evaluation matters to nobody.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 
 @dataclass(slots=True)
 class _Epoch:
-    """The newest one of a sampler."""
+    """One of a sampler."""
 
     number: int
     step: int
-    times: int = 1
+    times: int
     """Epochs in a row that had this number."""
+    trained: bool = False
+    """Steps came before any sampler's next epoch."""
 
 
-class Epochs(weakref.WeakKeyDictionary[Any, _Epoch]):
-    """sampler -> _Epoch"""
+class Epochs:
+    """The newest of each sampler, and of all."""
+
+    def __init__(self) -> None:
+        self.of: Any = weakref.WeakKeyDictionary()
+        self.newest: _Epoch | None = None
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -50,19 +56,21 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 def _begins(c: _core.Core, sampler: Any) -> None:
+    known, number = context.of(c).part(Epochs), int(sampler.epoch)
+    if known.newest is not None:
+        known.newest.trained = c.step > known.newest.step
+    before: _Epoch | None = known.of.get(sampler)
+    one = known.of[sampler] = known.newest = _Epoch(number, c.step, 1)
+    if before is None or before.number != number or not before.trained:
+        return
     if sampler.shuffle is not True or not torch.is_grad_enabled() or _evaluates(c):
         return
-    known, number = context.of(c).part(Epochs), int(sampler.epoch)
-    before = known.get(sampler)
-    if before is None or before.number != number or c.step <= before.step:
-        known[sampler] = _Epoch(number, c.step)
-        return
-    before.step, before.times = c.step, before.times + 1
-    if before.times <= MAX_TOLD:
+    one.times = before.times + 1
+    if one.times <= MAX_TOLD:
         t = now_ns()
         c.record(
             _PROBE, _LANE, 0, c.defs.name("same order"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
-            NONE, number, before.times,
+            NONE, number, one.times,
         )  # fmt: skip
 
 
