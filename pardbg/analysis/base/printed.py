@@ -38,8 +38,10 @@ _PATTERNS: Final = tuple(
         ("Transformers", r"^\{'loss': '?NUMBER'?, .*'epoch': "),
         ("Lightning", r"^Epoch (?P<epoch>\d+): .* (?P<step>\d+)/(?P<of>\d+) \[.*"
                       r"\b(?:train_)?loss(?:_step)?=NUMBER"),
-        (GENERIC, r"^(?:\W*\[[^\]]*\])*\W*(?:step|iter|iteration)\b\W*(?P<step>\d+)\b"
-                  r"[^a-z]*(?:\b(?:train|training)[ _/]?)?\bloss\b\W{1,3}NUMBER"),
+        # No two ways to read one letter of what comes first: else a line may take minutes.
+        (GENERIC, r"^(?:[^\w\[]|\d|\[[^\]]*\])*\[?(?:INFO\b\W*)?(?:step|iter|iteration)\b"
+                  r"\W*(?P<step>\d+)\b"
+                  r"[^a-z]*\b(?:(?:train|training|lm)[ _/]?)?loss\b\W{1,3}NUMBER"),
     )
 )  # fmt: skip
 """(what prints such lines, its pattern); the first that a line matches counts."""

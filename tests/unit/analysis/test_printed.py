@@ -64,6 +64,8 @@ def test_a_resumed_job_counts_from_there_and_may_log_every_other_step() -> None:
         ("01/01/2026 iteration: {} / 6 | consumed_tokens: 1 | lm_loss: {} | lr: 1",
          "printed by nanotron"),
         ("step {} loss {}", "printed"),
+        ("2026-01-01 10:00:00,123 INFO step {}/40 | lm loss: {} | lr: 1", "printed"),
+        ("[10:00:00] [rank0] INFO: step {} train_loss={}", "printed"),
         ("iter {}: loss {}, time 5.00ms", "printed"),
     ],
 )  # fmt: skip
@@ -126,7 +128,8 @@ def test_microbatches_are_no_steps() -> None:
 
 
 @pytest.mark.parametrize("text", ["iter {} loss_D 0.7 loss_G 0.6", "step {} val loss {}",
-                                  "step {}: loss scale: {}", "step {} aux loss {}"])  # fmt: skip
+                                  "step {}: loss scale: {}", "step {} aux loss {}",
+                                  "[]" * 900 + "x step {} loss {}"])  # fmt: skip
 def test_what_is_no_loss_of_training(text: str) -> None:
     assert shown([(10 * s + 9.5, text.format(s, 1.5)) for s in range(4)]) == ("", ())
 
