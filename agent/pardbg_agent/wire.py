@@ -349,9 +349,9 @@ class DefKind(str, enum.Enum):
     CLOCK = "clock"
     """{"proc", "offset_ns", "error_ns", "t_ns"}: rank clock + offset = hub clock. Hub."""
     END = "end"
-    """{"proc", "t_ns", "reason": "exit"|"lost"|"killed", "last_index", "dropped", "code": int|None
-    (exit code, -9 for SIGKILL; None where it was not seen)}; for the run: {"proc": None, "t_ns",
-    "code"}; the run's own also "told": [[t_ns, signal], ...]. Hub."""
+    """{"proc", "t_ns", "reason": "exit"|"lost"|"killed"|"alive" (it outlived the run),
+    "last_index", "dropped", "code": int|None (exit code, -9 for SIGKILL; None: not seen)}; for the
+    run: {"proc": None, "t_ns", "code"}; the run's own also "told": [[t_ns, signal], ...]. Hub."""
     NOTE = "note"
     """{"key", "value"}: facts a program states of itself (``paced``, ``recipe``)."""
 

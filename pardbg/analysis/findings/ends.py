@@ -105,9 +105,15 @@ def ends(view: View) -> Iterator[Candidate]:
     if run_end is not None and (hidden or run_end[1]):
         yield Candidate(
             kind="exit-code", t_ns=run_end[0],
-            facts=HiddenEnd() if hidden else ExitCode(run_end[1]),
+            facts=HiddenEnd() if hidden else ExitCode(run_end[1], _outlived(view)),
             evidence=Evidence(run_end[0], None, "output"),
         )  # fmt: skip
+
+
+def _outlived(view: View) -> tuple[int, ...]:
+    """Return the ranks that still ran when the job's first process had ended."""
+    ends = ((rank, view.proc_end(process)) for rank, process in view.ranks.items())
+    return tuple(rank for rank, end in ends if end is not None and end[1] == "alive")
 
 
 def _all_failed(view: View, bad: Sequence[BadEnd]) -> bool:

@@ -14,6 +14,7 @@ from pardbg.events.fields import within
 from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import BoardNews, Change, Row
 from pardbg.hub.ranks.boards import Boards
+from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.serve.collector import Collector
@@ -270,7 +271,8 @@ class Agents:
     def _salvage(self, proc: str, now: int) -> None:
         ring = self._rings.mapped[proc]
         rescued = self._rings.rescue(proc, self._head(proc))
-        self._take_rest(proc, rescued, ring.dead_ns or now, ring.code)
+        outlives = not ring.dead_ns and start_time(ring.pid) == ring.started != ""
+        self._take_rest(proc, rescued, ring.dead_ns or now, ring.code, outlives)
         self._taken.append(proc)
 
     def _forget_taken(self) -> None:
@@ -285,7 +287,9 @@ class Agents:
                 self._rings.forget(proc)
             self.nodes.forget(proc)
 
-    def _take_rest(self, proc: str, rescued: Rescued, dead_ns: int, code: int | None) -> None:
+    def _take_rest(
+        self, proc: str, rescued: Rescued, dead_ns: int, code: int | None, outlives: bool = False
+    ) -> None:
         now = time.monotonic_ns()
         for payload in self._definitions.missing(proc, rescued.definitions):
             self._collector.accept(Key.DEFINITION.value + proc.encode("ascii"), payload)
@@ -300,6 +304,7 @@ class Agents:
             left = code >= 0  # os._exit says no farewell and is no kill
         reason = "exit" if left else "killed"
         self._machine.take(machine.Departed(proc, now, Gone.GONE))
+        reason = "alive" if outlives else reason
         self._end(proc, reason, rescued.last_index, rescued.dropped, dead_ns, code)
 
     def _end(

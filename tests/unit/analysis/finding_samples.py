@@ -226,6 +226,7 @@ def _ends() -> list[Candidate]:
         one("missing-rank", ends.LeftEarly(destroyed=True), (0, 1), (2,), AT),
         one("cut-off", ends.CutOff("RuntimeError: refused", True, stale=True), (0, 1), (), AT),
         one("cut-off", ends.CutOff("", True), (0,)), one("exit-code", ends.ExitCode(1)),
+        one("exit-code", ends.ExitCode(137, (0, 2))),
         one("exit-code", ends.HiddenEnd()),
         one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
         one("interrupted", ends.Interrupted("SIGTERM")),

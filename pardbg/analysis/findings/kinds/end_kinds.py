@@ -9,7 +9,7 @@ from typing import Final
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
 from pardbg.analysis.findings.kinds.absence import NO_OP, LeftOut, last_op_text
 from pardbg.analysis.findings.kinds.kind import kinds
-from pardbg.analysis.findings.wording import killed_text
+from pardbg.analysis.findings.wording import killed_text, signal_name
 from pardbg.analysis.hangs.stacks import whose
 from pardbg.events.log_facts import LogSays
 from pardbg.store.definitions import Cause
@@ -248,6 +248,16 @@ class ExitCode(_Failure):
     """The job's exit code was not 0. An error only if no other finding explains it."""
 
     code: int | None
+    outlived: tuple[int, ...] = ()
+    """Ranks that still ran then."""
+
+    def text(self, about: Candidate) -> str:
+        signal = f" (128 + {signal_name(128 - (self.code or 0))})" if (self.code or 0) > 128 else ""
+        ran = f" {ranks_text(self.outlived).capitalize()} still ran then." if self.outlived else ""
+        return f"the job ended with exit code {self.code}{signal}.{ran}"
+
+    def advice(self) -> str:
+        return self.tries("outlived" if self.outlived else "")
 
 
 @dataclass(frozen=True, slots=True)
