@@ -201,6 +201,7 @@ def _disagreements() -> list[Candidate]:
 def _ends() -> list[Candidate]:
     raised = ends.Raised("ValueError: no labels", 5, 2, False, (0,))
     taken = ends.Raised("DistNetworkError: port: 2950, name: EADDRINUSE", -1, 0, False, (1,))
+    full = ends.Raised("RuntimeError: . unexpected pos 704 vs 598", 5, 0, False, ())
     made_up = ends.Raised("AssertionError", -1, 1, True, ())
     called = ends.Raised("TypeError: On WorkerInfo(id=0, name=ps): no model", 5, 1, False, (), AT)
     last = Label("all_reduce world #7"), AT
@@ -208,6 +209,7 @@ def _ends() -> list[Candidate]:
     found = [
         one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
         one("exception", called, (1,), (0,)), one("exception", taken, (0,), (0,), AT),
+        one("exception", full, (1,), (1,), AT),
         *(one("exception", replace(raised, cause=of), (2,), (2,), AT) for of in CAUSES),
         one("exception", replace(raised, cause=CAUSES[0], also=HELD[:1]), (2,), (2,), AT),
         one("exception", replace(raised, cause=replace(CAUSES[0], ranks=(1,)), also=HELD[1:]),

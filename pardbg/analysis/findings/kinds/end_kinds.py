@@ -20,6 +20,11 @@ THREAD_STEPS: Final = 16
 """Steps after which what a thread did is no longer waited for: a queue that it filled is empty."""
 _IDLE_NS: Final = 10_000_000_000
 """A rank that lost a thread and does nothing for so long waits for it."""
+_TELLING: Final = {
+    "EADDRINUSE": "port taken", "PytorchStreamWriter failed": "disk", "unexpected pos ": "disk",
+    "No space left on device": "disk", "Disk quota exceeded": "disk",
+}  # fmt: skip
+"""Part of an exception's text -> what to try."""
 
 
 class _Failure(Facts):
@@ -104,7 +109,7 @@ class Raised(_Failure):
         return f"{text}.{_waiting_text(self.waiting, about.ranks)}"
 
     def advice(self) -> str:
-        return self.tries("port taken" if "EADDRINUSE" in self.error else "")
+        return self.tries(next((_TELLING[part] for part in _TELLING if part in self.error), ""))
 
 
 @dataclass(frozen=True, slots=True)
