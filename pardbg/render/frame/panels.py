@@ -47,12 +47,13 @@ def no_match(cells: int, rows: int) -> Picture:
 def coming(snapshot: Snapshot) -> str:
     """Return how far a job that starts has come; empty once it has ended a training step."""
     here, size = len(snapshot.ranks), snapshot.run.world_size
+    come = f"{'has' if here == 1 else 'have'} come"
     if here < size:
-        return f"{here} of {words.plural(size, 'rank')} have come"
+        return f"{here} of {words.plural(size, 'rank')} {come}"
     if not here:
         return "No rank has come yet"
     ended = any(rank.step_ns for rank in snapshot.ranks)
-    return "" if ended else f"{words.plural(here, 'rank')} have come, no whole step is in yet"
+    return "" if ended else f"{words.plural(here, 'rank')} {come}, no whole step is in yet"
 
 
 def is_speed_judged(snapshot: Snapshot) -> bool:

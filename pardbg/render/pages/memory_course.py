@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import partial
 from statistics import median
 from typing import Final
 
@@ -290,7 +289,7 @@ def _at(points: Sequence[tuple[int, int]], t_ns: int) -> int | None:
     return points[at - 1][1] if at else None
 
 
-_TIMES: Final = Scale(partial(words.offset, resolution_ns=1e8))
+_TIMES: Final = Scale(lambda ns: words.offset(ns, 1e8) if ns else "0")
 _BYTES: Final = Scale(words.binary_size, binary=True)
 
 
