@@ -103,11 +103,12 @@ class Loader:
         return True
 
     def to_opening(self, whole: bool = False) -> None:
-        """Move to where the recording opens, as far as it is read, unless the user has moved."""
-        begin, _ = self.bounds()
+        """Move to where the recording opens, as far as it is read, unless the user has moved; a
+        ``whole`` one without a training step opens at its end."""
+        begin, end = self.bounds()
         if not self._cursor.moved:
-            end = opening(self._store, -1 if whole else 1)
-            self._cursor.open_at(begin if end is None else end)
+            stepped = opening(self._store, -1 if whole else 1)
+            self._cursor.open_at((end if whole else begin) if stepped is None else stepped)
 
     def read(self, wait_ms: int) -> None:
         """Apply the messages that have come; wait at most ``wait_ms`` for the first."""

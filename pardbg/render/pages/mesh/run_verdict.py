@@ -9,7 +9,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import Line, Segment, clean, fit, line, line_width, width, wrap
 from pardbg.render.draw.signs import SIGN
-from pardbg.render.frame.panels import coming, is_speed_judged
+from pardbg.render.frame.panels import coming, is_speed_judged, is_starting
 from pardbg.render.pages.findings import ordered
 
 _NOTED = 2
@@ -32,7 +32,9 @@ def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Li
         said = wrap(text[:1].upper() + text[1:], cells - 4, 2)
         first = line(Segment(f" {sign} ", style), Segment(said[0], _NEWS[worst.severity]))
         return [first, *(line("   ", Segment(more)) for more in said[1:])]
-    if yet := coming(snapshot):
+    if (yet := coming(snapshot)) and (is_starting(snapshot) or not snapshot.run.exit_code):
+        if not is_starting(snapshot) and len(snapshot.ranks) >= snapshot.run.world_size:
+            yet = "The run has ended, and no training step was seen in it"
         return [fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)]
     later = [f for f in known if f.severity != "info" and f.t_ns > snapshot.t_ns]
     if later:
