@@ -332,12 +332,14 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
     of the parameters with other settings: in the newest look, and in one before."""
     models = {rank: process.model for rank, process in view.ranks.items()}
     parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
-    zero = (ranks for ranks in averaging(view) if parted.issuperset(ranks) or _equal(view, ranks))
     by_hand = [tuple(sorted(group.ranks)) for group, _ in _parted(view, early=False)]
-    for ranks in dict.fromkeys((*sharding(view), *zero, *by_hand)):
+    sharded = {*sharding(view), *by_hand}
+    for ranks in dict.fromkeys((*sharding(view), *averaging(view), *by_hand)):
         looks = _settings_by_key(view, ranks)
         unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
         if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
+            continue
+        if not (ranks in sharded or parted.issuperset(ranks) or _equal(view, ranks)):
             continue
         rates, others = _unlike(looks[unlike[-1]])
         if ranks in by_hand and _may_be_meant(view, looks[unlike[-1]], bool(rates)):
