@@ -136,7 +136,7 @@ class Kind(enum.IntEnum):
     OP_SUM = 16
     """Level summary: the ops of one kind that completed in a step, t0..t1. name = op definition;
     group; P2P and SEND flags; seq = how many, a = bytes (the larger of in and out each),
-    b = ns from issue to completion, added up."""
+    b = ns from issue (on a device from its arrival) to completion, added up."""
 
     CALL_BEGIN = 17
     """A call that may block outside of collectives began, t0 = t1: init_process_group, new_group,

@@ -396,13 +396,14 @@ class Device {
       span.end_ns = std::max(span.begin_ns, span.end_ns);
     if (span.begin_ns && span.end_ns) write(kDevice, span, span.end_ns);
     if (!span.op) return;
-    if (span.end_ns) span.op->done(span.end_ns, span.by_wait ? kDoneDevice | kPolled : kDoneDevice);
+    const uint16_t source = span.by_wait ? kDoneDevice | kPolled : kDoneDevice;
+    if (span.end_ns) span.op->done(span.end_ns, source, span.begin_ns);
     else span.op->finish();
   }
 
   void write(uint8_t kind, const Span& span, int64_t t1) {
     Record r = span.op ? span.op->r : span.r;
-    if (state_ == nullptr || r.kind == 0) return;
+    if (state_ == nullptr || state_->level.load() < 2 || r.kind == 0) return;
     r.kind = kind, r.flags &= static_cast<uint16_t>(~kTimed), r.t0 = span.begin_ns, r.t1 = t1;
     r.a = span.begin_ns - span.issued_ns, r.b = span.error_ns;
     state_->ring.write(r);

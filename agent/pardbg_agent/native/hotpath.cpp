@@ -246,7 +246,8 @@ void arrives(Issue& c) {
   Device* device = s.device.load(std::memory_order_acquire);
   if (f.host_waits || device == nullptr || !c.on || !device->is(*c.on)) return;
   const int64_t t0 = now_ns();
-  if (s.level.load(std::memory_order_relaxed) > 1) c.span = device->begin(f.r.t0, c.follow);
+  // At level summary, too: else its Work would be held to be polled, and the op's memory with it.
+  c.span = device->begin(f.r.t0, c.follow);
   if (c.span) f.timed = true, f.r.flags |= kTimed;
   else c.captured = device->capturing();
   s.own_ns += now_ns() - t0;

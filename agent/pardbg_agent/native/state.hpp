@@ -208,8 +208,8 @@ struct Follow {
 
   bool finish() { return token ? state.table.completed(token) : state.table.completed(open); }
 
-  // The op is complete; the first one to see it writes the record.
-  void done(int64_t t1, uint16_t source) {
+  // The op is complete; the first one to see it writes the record. `begin`: on a device, if known.
+  void done(int64_t t1, uint16_t source, int64_t begin = 0) {
     if (!finish()) return;
     if (state.slow.load(std::memory_order_relaxed)) {
       std::lock_guard<std::mutex> guard(state.lock);
@@ -222,7 +222,9 @@ struct Follow {
       if (source & kDoneDevice) d.flags &= static_cast<uint16_t>(~kTimed);
       state.ring.write(d);
     } else {
-      state.sums.add(r, t1);
+      Record summed = r;
+      if (begin != 0) summed.t0 = begin;
+      state.sums.add(summed, t1);
     }
   }
 

@@ -34,8 +34,6 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     dist.init_process_group(sim.GROUP)
     rank = int(os.environ["LOCAL_RANK"])
-    if rank == 0:
-        torch.sim.set_device(0)
     tensor = torch.ones(64 * KIB, device=f"sim:{rank}")
     sim.settings.comm_default_ns = 1_000_000
     dist.all_reduce(tensor)

@@ -207,6 +207,14 @@ def unwaited(rank: int, size: int) -> dict[str, Any]:
         torch.sim.synchronize()
         del batch
         wait_until(lambda: not core.CURRENT.ops.num_open, what="ends of the batch")
+    torch.sim.synchronize()
+    dist.all_reduce(b, async_op=True)
+    # A Work that is polled is held until then, and the op's memory with it.
+    own = core.CURRENT.device.poll
+    found["summary_polled"] = any(poll() for poll in core.CURRENT.pollers if poll != own)
+    found["summary_open"] = core.CURRENT.ops.num_open
+    torch.sim.synchronize()
+    wait_until(lambda: not core.CURRENT.ops.num_open, what="end of the op")
     core.CURRENT.set_level(2)
     sim.settings.comm_default_ns = MS
     return found

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Final
 
@@ -93,6 +93,12 @@ def waits_beside() -> bool:
     return not said.isdecimal() or int(said) >= QUEUES
 
 
+def relaxed(device: str) -> AbstractContextManager[None]:
+    """Return ``CudaRuntime.relaxed`` of a type of device."""
+    runtime = of(device)
+    return nullcontext() if runtime is None else runtime.relaxed()
+
+
 @contextmanager
 def using(device: torch.device) -> Iterator[None]:
     """Make it this thread's current device, and allow what captures forbid (``relaxed``).
@@ -103,9 +109,8 @@ def using(device: torch.device) -> Iterator[None]:
     module: Any = torch.get_device_module(device)
     exchange = getattr(module, "_exchange_device", None)
     before = None if exchange is None else exchange(device.index)
-    runtime = of(device.type)
     try:
-        with nullcontext() if runtime is None else runtime.relaxed():
+        with relaxed(device.type):
             yield
     finally:
         if before is not None:

@@ -1,7 +1,8 @@
 """Device times of this rank's ops, actions, phases, steps, FSDP units and spans, as DEVICE records.
 
-Kept at level full only. An op stays open until the device has ended it; how many could not be timed
-is in the status block. Where ops are seen in C++, so are their times (native/device.hpp).
+Kept at level full only, of ops for the sums of level summary, too. An op stays open until the
+device has ended it; how many could not be timed is in the status block. Where ops are seen in C++,
+so are their times (native/device.hpp).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Records:
     def __init__(self, core: Core, device: torch.device) -> None:
         self._c, self.device = core, device
         self._polls = threading.Lock()
-        self._failed = False
+        self._failed = self._kept = False
         """The device did: what is there still cannot be read."""
         core.pollers.append(self.poll)
 
@@ -117,14 +118,22 @@ class _Records:
     def _read(self) -> bool:
         raise NotImplementedError
 
+    def keep(self) -> None:
+        """Outlive Python, until closed: to destroy events at exit, from whatever is the current
+        device then, or after the device has failed, costs a context or a warning each."""
+        self._kept = True
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
     def close(self) -> None:
         """Take the hooks off: ops whose end nobody will read are open no more."""
         self.poll()
         with self._polls:
             self._close()
-            if not self._failed:
+            if not self._failed and self._kept:
+                self._kept = False
                 with cuda_runtime.using(self.device):
                     self.times.close()
+                ctypes.pythonapi.Py_DecRef(ctypes.py_object(self))
 
     def _close(self) -> None:
         raise NotImplementedError
@@ -163,7 +172,8 @@ class DeviceRecords(_Records):
     def op_begins(self, op: Any, in_batch: bool) -> bool:
         """The op is issued next: its arrival is what the current stream reaches now. Return whether
         it is timed."""
-        span = self.begin(op.t0)
+        # At level summary, too: else its Work would be polled, and held with the op's memory.
+        span = self.times.begin(op.t0)
         if span is None:
             return False
         span.ended = partial(self._op_ended, op)
@@ -240,9 +250,13 @@ class DeviceRecords(_Records):
         self._open.pop(op.token, None)
         if span.begin_ns and span.end_ns:
             self._write(_DEVICE, op, span, span.end_ns)
+        if self._c.level < 2:  # its sum is of the device's times
+            op = op._replace(t0=span.begin_ns or op.t0)
         self._op_done(op, span.end_ns, span.by_wait)
 
     def _write(self, kind: int, op: Any, span: DeviceSpan, t1_ns: int) -> None:
+        if self._c.level < 2:
+            return
         self._c.record(
             kind, _COMM, op.flags, op.name_id, span.begin_ns, t1_ns, op.step, op.seq, op.group_id,
             op.stage, op.mb, op.peer, span.lead_ns, span.error_ns,
@@ -331,9 +345,7 @@ def start(
                 records: _Records = DeviceRecords(core, device, op_done)
             else:
                 records = NativeRecords(core, device, native)
-        # Its events outlive Python: to destroy them at exit, from whatever is the current device
-        # then, or after the device has failed, costs a context or a warning each.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(records))
+        records.keep()
         core.device = records
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         core.guard.disabled.add(HOOK)

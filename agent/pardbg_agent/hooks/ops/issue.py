@@ -94,6 +94,7 @@ def _begin(spec: C10dOp) -> Any:
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
     least, few = probes.sizes(reduces, spec.probed)
     nothing: Any = "" if p2p else NONE
+    named = op_name != "barrier"  # torch takes the current device for it: 0, if none was set
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
     def begin(c: _core.Core, args: Args, state: State) -> Op | None:
@@ -107,7 +108,7 @@ def _begin(spec: C10dOp) -> Any:
             except (RuntimeError, NotImplementedError):  # sparse and nested tensors
                 tensor, a, b = any_contents(args)
             on_cpu = tensor is None or tensor.is_cpu
-            if not on_cpu and _is_fake(c, tensor):
+            if not on_cpu and _is_fake(c, tensor, named):
                 return None
             dtype = None if tensor is None else tensor.dtype
             x, pg, what = c.context or context.of(c), state.group, nothing
@@ -156,12 +157,12 @@ def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:
     return op._replace(flags=op.flags | _TIMED) if timed else op
 
 
-def _is_fake(c: _core.Core, tensor: Any) -> bool:
+def _is_fake(c: _core.Core, tensor: Any, named: bool) -> bool:
     """Of a tensor that is not on the host: whether it is on no device either, while a graph is
-    traced."""
+    traced. ``named``: the program said which device, so it is this rank's from now on."""
     if tensor.is_meta:
         return True
-    if c.device is None and c.run is not None:
+    if named and c.device is None and c.run is not None:
         device_id = c.guard.call("device id", device_memory.id_of, tensor.device)
         c.computes_on(tensor.device.type, device_id or "")
         c.guard.call("out of memory", device_memory.watch, c, tensor.device.type, usage.parts_now)

@@ -20,6 +20,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, kept_gradients, patching
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op, StateTypes
+from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.ops import issue
 from pardbg_agent.hooks.patching import Patches, unseen
@@ -250,7 +251,8 @@ class NativeTable:
         c = _core.CURRENT
         if c is None or c.native is not self:
             return False
-        ended, some = self.table.poll()
+        with cuda_runtime.relaxed(c.identity.device):  # it may ask Works
+            ended, some = self.table.poll()
         for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in ended:
             op = Op(0, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, True)
             c.guard.call("watch slow", op_watches.op_ended, c, op, t1)

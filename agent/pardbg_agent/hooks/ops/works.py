@@ -26,6 +26,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
+from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
@@ -191,12 +192,13 @@ def poll() -> bool:
         return False
     polled = of(c).works.polled
     num = len(polled)
-    for _ in range(num):
-        op, work = polled.popleft()
-        if work.is_completed():
-            done(c, op, now_ns(), POLLED)
-        else:
-            polled.append((op, work))
+    with cuda_runtime.relaxed(c.identity.device):
+        for _ in range(num):
+            op, work = polled.popleft()
+            if work.is_completed():
+                done(c, op, now_ns(), POLLED)
+            else:
+                polled.append((op, work))
     return num > 0
 
 
