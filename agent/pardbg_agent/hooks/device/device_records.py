@@ -50,8 +50,9 @@ class _Records:
     def __init__(self, core: Core, device: torch.device) -> None:
         self._c, self.device = core, device
         self._polls = threading.Lock()
-        self._failed = self._kept = False
+        self._failed = False
         """The device did: what is there still cannot be read."""
+        self._kept = False
         core.pollers.append(self.poll)
 
     # -- actions, FSDP units, the program's spans; phases, steps
