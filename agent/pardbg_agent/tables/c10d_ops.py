@@ -129,6 +129,11 @@ class C10dOp:
         return 0 if self.tensors is Tensors.IN_PLACE else 1
 
     @property
+    def output(self) -> int:
+        """Place of what comes out; -1: nothing that counts. Read by native/module.hpp."""
+        return -1 if self.tensors is Tensors.NONE else 0
+
+    @property
     def gathers(self) -> bool:
         """Whether each rank's input goes to others as it is, and is at hand before the op."""
         whole = self.tensors in (Tensors.SINGLE, Tensors.MANY_OUT) and not self.coalesced
