@@ -249,7 +249,7 @@ def fsdp(what: str, mine: bool, since: int) -> None:
         if whole is not None and not alone:
             whole.clip_grad_norm_(limit)
         elif what.startswith("clips"):
-            nn.utils.clip_grad_norm_(model.parameters(), limit)
+            nn.utils.clip_grad_norm_((whole or model).parameters(), limit)
         if not (what == "no-step-fsdp" and mine and number >= since and number % 5 == 0):
             optimizer.step()
 

@@ -34,8 +34,8 @@ class Clipped:
 
     def __init__(self) -> None:
         self.step, self.limit = NONE, 0.0
-        self.by_norm = False
-        """By the norm of just those that it was given."""
+        self.alone = False
+        """By torch's own function, of a model that FSDP1 shards."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -57,15 +57,23 @@ def _clips(
     """Note the limit. Without one the call asks for the norm, for a log of one rank perhaps."""
     if type(limit) in (int, float) and limit < NO_LIMIT:
         clipped = context.of(c).part(Clipped)
-        clipped.step, clipped.limit, clipped.by_norm = c.step, float(limit), by_norm
+        clipped.step, clipped.limit = c.step, float(limit)
+        clipped.alone = by_norm and _of_fsdp(owner)
 
 
-def tell(c: _core.Core, optimizer: Any, look: int, wrapped: bool) -> None:
+def _of_fsdp(parameters: Any) -> bool:
+    """Return whether these are the ``parameters()`` of FSDP1. The generator's frame tells whose
+    they are: to read from it would take them from the program."""
+    frame = getattr(parameters, "gi_frame", None)
+    module = frame.f_locals.get("self") if frame is not None else None
+    return type(module).__name__ == "FullyShardedDataParallel"
+
+
+def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
     b = a number that is equal where all of its numbers are, but those of _OWN_NAMES, and to what
     its gradients were clipped; from bit GROUPS_BIT on how many groups it has. And ``clips shard``
-    where torch's own function clipped what FSDP1 shards: not where DDP has ``wrapped`` something
-    that it may have been called for."""
+    where torch's own function clipped what FSDP1 shards."""
     x = context.of(c)
     clipped, t = x.part(Clipped), now_ns()
     of = [
@@ -76,7 +84,7 @@ def tell(c: _core.Core, optimizer: Any, look: int, wrapped: bool) -> None:
     if clipped.step == c.step:
         clipped.step = NONE
         of.append([("clip", clipped.limit)])
-        if clipped.by_norm and not wrapped and _shards_flat(x):
+        if clipped.alone and any(one.parameters_sharded for one in wrappers.held(x)):
             c.record(
                 _PROBE, _LANE, 0, c.defs.name("clips shard"), t, t, c.step, look, NO_GROUP, NONE,
                 NONE, NONE, 0, 0,
@@ -86,9 +94,3 @@ def tell(c: _core.Core, optimizer: Any, look: int, wrapped: bool) -> None:
         _PROBE, _LANE, _FLOAT, c.defs.name("settings"), t, t, c.step, look, NO_GROUP, NONE, NONE,
         NONE, rate, digest,
     )  # fmt: skip
-
-
-def _shards_flat(x: context.Context) -> bool:
-    """Return whether FSDP1 cuts parameters, and nothing else does."""
-    held = wrappers.held(x)
-    return bool(held) and not x.fsdp_groups and all(one.parameters_sharded for one in held)

@@ -349,7 +349,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
                 stepped = _stepped(optimizer)
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
                 _tell_gradients_sum(c, stepped, look)
-            optimizer_settings.tell(c, optimizer, look, bool(wrapped))
+            optimizer_settings.tell(c, optimizer, look)
 
 
 def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int) -> None:
