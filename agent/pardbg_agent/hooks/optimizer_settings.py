@@ -12,7 +12,6 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.memory import wrappers
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -73,9 +72,8 @@ def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
     b = a number that is equal where all of its numbers are, but those of _OWN_NAMES, and to what
     its gradients were clipped; from bit GROUPS_BIT on how many groups it has. And ``clips shard``
-    where torch's own function clipped what FSDP1 shards."""
-    x = context.of(c)
-    clipped, t = x.part(Clipped), now_ns()
+    where torch's own function clipped what FSDP1 has."""
+    clipped, t = context.of(c).part(Clipped), now_ns()
     of = [
         [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name not in _OWN_NAMES]
         for group in optimizer.param_groups
@@ -84,7 +82,7 @@ def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     if clipped.step == c.step:
         clipped.step = NONE
         of.append([("clip", clipped.limit)])
-        if clipped.alone and any(one.parameters_sharded for one in wrappers.held(x)):
+        if clipped.alone:
             c.record(
                 _PROBE, _LANE, 0, c.defs.name("clips shard"), t, t, c.step, look, NO_GROUP, NONE,
                 NONE, NONE, 0, 0,
