@@ -152,3 +152,24 @@ def test_a_pause_takes_little_longer_than_what_is_under_way() -> None:
     goes up (7 times 5): 105 ms. Found out link by link it took 288."""
     took = {at_ms: pause_ms(at_ms) for at_ms in range(100, 320, 11)}
     assert max(took.values()) < 105 + 15, took
+
+
+def test_ticks_before_the_plan_is_known_run_no_action_ahead_of_it() -> None:
+    """3 ranks, 2 microbatches, held before the first schedule begins; inside it shapes are handed
+    on before the first action: the wavefront comes as if the plan had been known."""
+    size = 3
+    programs = [one_f_one_b(r, size, 2) for r in range(size)]
+    for r, program in enumerate(programs):
+        program[1:1] = [f"recv {r - 1}", "wait"] * (r > 0) + [f"send {r + 1}"] * (r < size - 1)
+        program[:0] = ["coll dp", "waitcoll"]
+    world = World(programs)
+    for r, rank in enumerate(world.ranks):
+        rank.built = tuple(plan_1f1b(r, size, 2))
+    world.command("pause")
+    front: list[list[str]] = []
+    while len(front) < 3:
+        before = {action for rank in world.ranks for action in rank.done}
+        world.command("tick")
+        ran = sorted({action for rank in world.ranks for action in rank.done} - before)
+        front += [ran] if ran else []
+    assert front == [["0F0"], ["0F1", "1F0"], ["1F1", "2F0"]]

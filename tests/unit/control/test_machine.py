@@ -76,27 +76,6 @@ def test_ticks_draw_the_wavefront() -> None:
     ]
 
 
-def test_ticks_before_the_plan_is_known_run_no_action_ahead_of_it() -> None:
-    """3 ranks, 2 microbatches, held before the first schedule begins; inside it shapes are handed
-    on before the first action: the wavefront comes as if the plan had been known."""
-    size = 3
-    programs = [one_f_one_b(r, size, 2) for r in range(size)]
-    for r, program in enumerate(programs):
-        program[1:1] = [f"recv {r - 1}", "wait"] * (r > 0) + [f"send {r + 1}"] * (r < size - 1)
-        program[:0] = ["coll dp", "waitcoll"]
-    world = World(programs)
-    for r, rank in enumerate(world.ranks):
-        rank.built = tuple(plan_1f1b(r, size, 2))
-    held_at_start(world)
-    front: list[list[str]] = []
-    while len(front) < 3:
-        before = done(world)
-        world.command("tick")
-        ran = sorted(a for b, n in zip(before, done(world), strict=True) for a in n - b)
-        front += [ran] if ran else []
-    assert front == [["0F0"], ["0F1", "1F0"], ["1F1", "2F0"]]
-
-
 def test_ticks_go_on_into_the_next_step() -> None:
     """2 ranks, 1 microbatch: 0F0 | 1F0 | 1B0 | 0B0 | then 0F0 of the next step."""
     world = held_at_start(pipeline(size=2, microbatches=1, steps=2))
