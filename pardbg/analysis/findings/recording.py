@@ -37,7 +37,6 @@ from pardbg.analysis.findings.kinds.recording_kinds import (
 )
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
-from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 from pardbg.events.control_facts import Fact, HubRestarted, Limit, ProcessLost
 from pardbg.store.process import Process
@@ -51,7 +50,6 @@ _LOST: Final = {
     "hub": "the hub", "launcher": "the launcher",
     "guardian": "the launcher's guardian", "keeper": "the run's keeper", "owner": "`pardbg run`",
 }  # fmt: skip
-_STANDS_NS: Final = 10_000_000_000
 _LIMITS: Final[tuple[Literal["processes", "definitions"], ...]] = ("processes", "definitions")
 
 
@@ -238,21 +236,10 @@ def several_jobs(view: View) -> Iterable[Candidate]:
             names = (fields.text(p.facts, "job").strip(":") for p in (shown, process))
             jobs |= {name for name in names if name}
     if twice:
-        facts = SeveralJobs(tuple(sorted(jobs)), _stands(view))
+        facts = SeveralJobs(tuple(sorted(jobs)))
         yield Candidate(
             kind="several-jobs", t_ns=view.t_ns, ranks=tuple(sorted(twice)), facts=facts
         )
-
-
-def _stands(view: View) -> int | None:
-    """Return a part that is not shown of which a rank has had an op open for long."""
-    shown = {process.proc for process in view.ranks.values()}
-    long = {
-        proc for proc, said in states(view).items()
-        if said.get("open") and view.t_ns - fields.integer(said, "open_since_ns", 0) >= _STANDS_NS
-    }  # fmt: skip
-    found = (part.number for part in view.store.parts() if part.procs & (long - shown))
-    return next(found, None)
 
 
 def _own(process: Process) -> int:

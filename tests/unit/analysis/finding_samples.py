@@ -283,7 +283,7 @@ def _recording() -> list[Candidate]:
         one("node-lost", recording.NodeLost((1,)), (2, 3), (2, 3)),
         one("node-lost", recording.NodeLost((1, 2, 3, 4))),
         one("several-jobs", recording.SeveralJobs(("a:29500", "b:29501")), (0,)),
-        one("several-jobs", recording.SeveralJobs((), 2), (0, 1)),
+        one("several-jobs", recording.SeveralJobs(()), (0, 1)),
         one("rpc", recording.RemoteCalls(), (0, 1)),
         one("clock-uncertain", recording.ClockUnaligned(), (1,)),
         one("clock-uncertain", recording.ClockUnaligned(), (1, 2)),

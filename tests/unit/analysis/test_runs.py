@@ -27,10 +27,6 @@ def test_two_jobs_in_one_run_have_their_names() -> None:
             proc.collective("world", "all_reduce", t, t + 1)
         proc.flush()
     assert facts(said(trace)["several-jobs"], "jobs") == ("a:host:29500", "b:host:29501")
-    assert facts(said(trace)["several-jobs"], "stands") is None
-    hidden = trace.ranks[0].proc  # the newest is shown: it is the second part
-    trace.state(11_000, **{hidden: {"rank": 0, "alive": True, "open": 1, "open_since_ns": ns(5)}})
-    assert facts(said(trace)["several-jobs"], "stands") == 1
 
 
 def two_hosts(*errors_ms: float | None) -> Trace:

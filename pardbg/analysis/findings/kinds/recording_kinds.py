@@ -10,7 +10,6 @@ from pardbg.analysis.findings.finding import MANY, Candidate, Facts, Note, Sever
 from pardbg.analysis.findings.kinds.end_kinds import cause_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
-from pardbg.sentences import filled
 from pardbg.store.definitions import Cause
 from pardbg.words import agreed, binary_size, duration, plural, ranks_text, silent_nodes
 
@@ -206,21 +205,13 @@ class SeveralJobs(Facts):
     """One rank number in two processes at once: each job is a part."""
 
     jobs: tuple[str, ...]
-    stands: int | None = None
-    """Part that is not shown, of which a rank has had an op open for long."""
 
     def text(self, about: Candidate) -> str:
         which = f" ({', '.join(self.jobs[:4])})" if len(self.jobs) > 1 else ""
-        stands = (
-            "" if self.stands is None else f" In part {self.stands} an op is open for over 10 s."
-        )
         return (
             f"{ranks_text(about.ranks)} {agreed('is', about.ranks)} more than one process at a "
-            f"time: the command runs several jobs{which}, and what is shown is one of them.{stands}"
+            f"time: the command runs several jobs{which}, and what is shown is one of them."
         )
-
-    def advice(self) -> str:
-        return filled(self.tries("" if self.stands is None else "stands"), self)
 
 
 @dataclass(frozen=True, slots=True)
