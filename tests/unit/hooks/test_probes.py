@@ -15,7 +15,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DistributedSampler
 
 from pardbg_agent import core, hooks
 from pardbg_agent.hooks.watch import probes
@@ -241,26 +240,6 @@ def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
     found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
     assert len({*found}) == len(found) == 3
     assert named(watched, "clips shard") == [(20, "")]
-
-
-def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> None:
-    """The second and third of number 0, the second of number 1; none of an evaluation, of a sampler
-    that another one follows before a step."""
-    net = torch.nn.Linear(4, 2)
-    sampler, other = (DistributedSampler([0] * 8, 2, 0) for _ in range(2))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    for number in (0, 0, 0, 1, 1):
-        sampler.set_epoch(number)
-        iter(other)
-        iter(sampler)
-        gradients(net)
-        optimizer.step()
-    with torch.no_grad():
-        iter(sampler)
-    net.eval()
-    iter(sampler)
-    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "same order"]
-    assert [(r.step, r.a, r.b) for r in found] == [(1, 0, 2), (2, 0, 3), (4, 1, 2)]
 
 
 def test_the_modes_of_what_fsdp_shards_are_told(watched: Path) -> None:

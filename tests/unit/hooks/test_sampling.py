@@ -1,0 +1,40 @@
+"""Epochs that a sampler begins by one number: all of them have its samples in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+
+from pardbg_agent.wire import Kind
+from tests.distributed.programs.watched import read_rank
+from tests.unit.hooks.fake_world import fake_world
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fake world of 4 ranks, hooks in place; gives the ring's path."""
+    yield from fake_world(tmp_path, monkeypatch)
+
+
+def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> None:
+    """The second and third of number 0, the second of number 1; none of an evaluation, of a sampler
+    that another one follows before a step."""
+    net = torch.nn.Linear(4, 2)
+    sampler, other = (DistributedSampler([0] * 8, 2, 0) for _ in range(2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for number in (0, 0, 0, 1, 1):
+        sampler.set_epoch(number)
+        iter(other)
+        iter(sampler)
+        net(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    with torch.no_grad():
+        iter(sampler)
+    net.eval()
+    iter(sampler)
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "same order"]
+    assert [(r.step, r.a, r.b) for r in found] == [(1, 0, 2), (2, 0, 3), (4, 1, 2)]
