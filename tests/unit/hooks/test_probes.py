@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -223,23 +222,6 @@ def test_settings_say_to_what_gradients_were_clipped(watched: Path) -> None:
         optimizer.step()
     found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
     assert found[0] == found[3] == found[4] and len({*found[:3]}) == 3
-
-
-def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
-    """Its limit, which the wrapper takes, as torch.nn.utils takes it; and that this clips by the
-    norm of a shard."""
-    net = FullyShardedDataParallel(torch.nn.Linear(4, 2), device_id=torch.device("cpu"))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    for step in range(21):
-        net(torch.ones(1, 4)).sum().backward()
-        if step > 10:
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.2)
-        elif step:
-            net.clip_grad_norm_(0.1)
-        optimizer.step()
-    found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
-    assert len({*found}) == len(found) == 3
-    assert named(watched, "clips shard") == [(20, "")]
 
 
 def test_the_modes_of_what_fsdp_shards_are_told(watched: Path) -> None:

@@ -1,4 +1,4 @@
-"""Epochs that a sampler begins by one number: all of them have its samples in one order."""
+"""What ranks may do unlike, or epoch after epoch alike: FSDP's clipping, a sampler's order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DistributedSampler
 
 from pardbg_agent.wire import Kind
@@ -38,3 +39,21 @@ def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> N
     iter(sampler)
     found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "same order"]
     assert [(r.step, r.a, r.b) for r in found] == [(1, 0, 2), (2, 0, 3), (4, 1, 2)]
+
+
+def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
+    """Its limit, which the wrapper takes, as torch.nn.utils takes it; and that this clips by the
+    norm of a shard."""
+    net = FullyShardedDataParallel(torch.nn.Linear(4, 2), device_id=torch.device("cpu"))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(21):
+        net(torch.ones(1, 4)).sum().backward()
+        if step > 10:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.2)
+        elif step:
+            net.clip_grad_norm_(0.1)
+        optimizer.step()
+    found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
+    assert len({*found}) == len(found) == 3
+    shards = [r.step for r in read_rank(watched).of(Kind.PROBE) if r.name == "clips shard"]
+    assert shards == [20]
