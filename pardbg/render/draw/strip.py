@@ -49,7 +49,7 @@ def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
     there += [(rest, "")] if rest > 1 / (2 * _EIGHTHS) else []
     two = sorted(sorted(there, reverse=True, key=lambda part: part[0])[:2], key=there.index)
     if not two or not two[0][1]:
-        return " ", "strip.none"
+        return " ", ""
     (lower, ink), (upper, ground) = two[0], two[1] if len(two) > 1 else (0.0, "")
     eighths = round(lower / (lower + upper) * _EIGHTHS)
     if eighths >= _EIGHTHS:

@@ -93,7 +93,8 @@ def _strip(
         else ((c.compute, "compute"), (c.comm, "comm"), (c.wait, "waiting"))
         for step in steps
     ]  # fmt: skip
-    return strip(columns, cells, tall, each, signs)
+    drawn = strip(columns, cells, tall, each, signs)
+    return [tuple(Segment(run.text, run.style or "strip.none") for run in row) for row in drawn]
 
 
 def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
