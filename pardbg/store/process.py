@@ -54,14 +54,14 @@ class Process:
     since = 0
     launches = False
     """It is no rank, whatever its environment says: it has defined nothing, and started one."""
+    by_port = False
+    """Its job is known by the port at which its ranks meet (pardbg.store.lives)."""
 
     def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
         self.in_life = False
         """``epoch`` is the number of its life in the run (pardbg.store.lives)."""
-        self.by_port = False
-        """Its job is known by the port at which its ranks meet."""
         self.rank: int | None = None
         self.world_size: int | None = None
         self.facts: dict[str, Any] = {}

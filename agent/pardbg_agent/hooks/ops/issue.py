@@ -94,7 +94,6 @@ def _begin(spec: C10dOp) -> Any:
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
     least, few = probes.sizes(reduces, spec.probed)
     nothing: Any = "" if p2p else NONE
-    named = op_name != "barrier"  # torch takes the current device for it: 0, if none was set
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
     def begin(c: _core.Core, args: Args, state: State) -> Op | None:
@@ -108,7 +107,7 @@ def _begin(spec: C10dOp) -> Any:
             except (RuntimeError, NotImplementedError):  # sparse and nested tensors
                 tensor, a, b = any_contents(args)
             on_cpu = tensor is None or tensor.is_cpu
-            if not on_cpu and _is_fake(c, tensor, named):
+            if not on_cpu and _is_fake(c, tensor, op_name):
                 return None
             dtype = None if tensor is None else tensor.dtype
             x, pg, what = c.context or context.of(c), state.group, nothing
@@ -157,12 +156,13 @@ def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:
     return op._replace(flags=op.flags | _TIMED) if timed else op
 
 
-def _is_fake(c: _core.Core, tensor: Any, named: bool) -> bool:
+def _is_fake(c: _core.Core, tensor: Any, op_name: str) -> bool:
     """Of a tensor that is not on the host: whether it is on no device either, while a graph is
-    traced. ``named``: the program said which device, so it is this rank's from now on."""
+    traced. Else its device is this rank's from now on; not a barrier's, for which torch takes the
+    current one: 0, if none was set."""
     if tensor.is_meta:
         return True
-    if named and c.device is None and c.run is not None:
+    if c.device is None and c.run is not None and op_name != "barrier":
         device_id = c.guard.call("device id", device_memory.id_of, tensor.device)
         c.computes_on(tensor.device.type, device_id or "")
         c.guard.call("out of memory", device_memory.watch, c, tensor.device.type, usage.parts_now)
