@@ -119,7 +119,7 @@ def test_a_request_that_failed_is_reported_by_an_allocator_that_says_nothing(
 ) -> None:
     c.computes_on("cuda")
     monkeypatch.setattr(memory_limit.device_memory, "stats", refuse)
-    monkeypatch.setattr(memory_limit.device_memory, "_index", lambda: 0)
+    monkeypatch.setattr(memory_limit.device_memory, "_index", lambda c: 0)
     monkeypatch.setattr(torch, "get_device_module", lambda device: None)
     monkeypatch.delattr(torch._C, "_cuda_attach_out_of_memory_observer", raising=False)
     memory_limit.device_memory.watch(c, "cuda", parts_now)

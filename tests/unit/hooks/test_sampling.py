@@ -10,6 +10,7 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DistributedSampler
 
+from pardbg_agent.hooks.watch import probes
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import read_rank
 from tests.unit.hooks.fake_world import fake_world
@@ -18,6 +19,7 @@ from tests.unit.hooks.fake_world import fake_world
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fake world of 4 ranks, hooks in place; gives the ring's path."""
+    monkeypatch.setattr(probes, "FREE_NS", 60_000_000_000)  # a busy machine takes its time
     yield from fake_world(tmp_path, monkeypatch)
 
 
