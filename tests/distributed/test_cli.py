@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.cli import main
 from pardbg.hub.client import HubControl
 from tests.distributed.runs import started, wait_ranks
 from tests.forked import forked, served
@@ -91,13 +90,9 @@ def test_a_job_that_dies_gives_its_own_code(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, tuple) else "",
 )
-def test_a_mistake_is_one_line_and_exit_2(
-    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as done:
-        main([*words])
-    seen = capsys.readouterr()
-    assert done.value.code == 2, seen
+def test_a_mistake_is_one_line_and_exit_2(words: tuple[str, ...], says: str) -> None:
+    seen = pardbg(*words)
+    assert seen.code == 2, seen
     assert seen.out == "" and len(seen.err.splitlines()) == 1, seen.err
     assert says in seen.err
 
