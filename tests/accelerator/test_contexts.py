@@ -7,12 +7,13 @@ import json
 import pytest
 
 from pardbg_agent.wire import Flag, Kind, Lane
-from tests.accelerator.programs.contexts import KIB, NUM_OPS
 from tests.distributed.programs.watched import run_watched
 from tests.forked import Job
 from tests.hook_ways import NATIVE, WAYS
 
 pytestmark = pytest.mark.timeout(200)
+
+NUM_OPS = 6
 
 
 @pytest.mark.parametrize("queues", ["", "1"])
@@ -23,13 +24,14 @@ def test_a_rank_uses_no_other_device_than_its_own(
     monkeypatch.setenv("PARDBG_HOOKS", way)
     monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues)
-    ended, rings = run_watched([Job("job", 2, ("tests.accelerator.programs.contexts",))])["job"]
+    program = "tests.accelerator.programs.contexts", str(NUM_OPS)
+    ended, rings = run_watched([Job("job", 2, program)])["job"]
     assert not any(ended.codes), ended.whole.err[-3000:]
     for number in range(2):
         told, ring = json.loads(ended.out[number].splitlines()[-1]), rings[number]
         assert told["contexts"] == 1 << number
         assert told["current"] == 0
-        assert told["allocated"] == 4 * 64 * KIB
+        assert told["allocated"] == 4 << 16
         assert told["left_out"] == 0
         assert ring.defined("error") == []
         done = [r.flags for r in ring.of(Kind.OP_DONE, "all_reduce")]

@@ -1,10 +1,11 @@
 """Two watched ranks with a device each, which rank 1 never makes its current one: it names it with
-each tensor. Prints what the agent made of it, and did to it."""
+each tensor; ``contexts NUM_OPS``. Prints what the agent made of it, and did to it."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 import warnings
@@ -17,9 +18,6 @@ import pardbg.lab.sim.device as sim
 from pardbg_agent import core
 from pardbg_agent.hooks.memory import device_memory
 from tests.processes import wait_until
-
-NUM_OPS = 6
-KIB = 1 << 10
 
 
 def agents_thread() -> None:
@@ -34,14 +32,14 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     dist.init_process_group(sim.GROUP)
     rank = int(os.environ["LOCAL_RANK"])
-    tensor = torch.ones(64 * KIB, device=f"sim:{rank}")
+    tensor = torch.ones(1 << 16, device=f"sim:{rank}")
     sim.settings.comm_default_ns = 1_000_000
     dist.all_reduce(tensor)
     threading.Thread(target=agents_thread, daemon=True).start()
     device = core.CURRENT.device
     wait_until(lambda: len(device.times.clock._anchors) > 1, what="anchors")
     recorded = sim.counts()["recorded"]
-    for is_async in (False, True) * (NUM_OPS // 2):
+    for is_async in (False, True) * (int(sys.argv[1]) // 2):
         work = dist.all_reduce(tensor, async_op=is_async)
         if is_async:
             work.wait()

@@ -200,7 +200,7 @@ def main() -> None:
     sim.settings.comm_default_ns = 20_000
     sim.settings.drift = 1e-4
     sim.settings.record_ns, sim.settings.query_ns = 2_000, 5_000
-    device = torch.device("sim")
+    device = torch.device("sim:0")
     times: Times = (
         NativeTimes(device, native_way.module()) if way == "native" else DeviceTimes(device)
     )
