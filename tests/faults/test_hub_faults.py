@@ -136,7 +136,7 @@ def test_no_record_is_lost_that_a_ring_still_has(tmp_path: Path, seed: int) -> N
 
 
 def test_a_hub_killed_while_it_holds_lets_the_ranks_run_on(tmp_path: Path) -> None:
-    with started(fake_job(2, 200), tmp_path / "s.mcap") as handle:
+    with started(fake_job(2, 600), tmp_path / "s.mcap") as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 2)
         assert control.command(Verb.PAUSE).ok
