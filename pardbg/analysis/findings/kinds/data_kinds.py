@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.analysis.findings.finding import Candidate, Facts, Note
+from pardbg.analysis.findings.finding import Candidate, Facts
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.sentences import filled
@@ -19,7 +19,7 @@ class SameData(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class SameOrder(Note):
+class SameOrder(Facts):
     """A sampler that shuffles gave the same order in each of the last epochs."""
 
     epoch: int
