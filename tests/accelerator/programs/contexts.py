@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import threading
-import time
 import warnings
 from typing import Any
 
@@ -17,15 +16,8 @@ import torch.distributed as dist
 import pardbg.lab.sim.device as sim
 from pardbg_agent import core
 from pardbg_agent.hooks.memory import device_memory
+from tests.gpu.programs.ranks import agents_thread
 from tests.processes import wait_until
-
-
-def agents_thread() -> None:
-    """A thread of its own, whose current device is 0."""
-    while True:
-        for poll in list(core.CURRENT.pollers) if core.CURRENT else ():
-            poll()
-        time.sleep(0.01)
 
 
 def main() -> None:

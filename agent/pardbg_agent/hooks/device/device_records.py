@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from pardbg_agent.hooks.device import cuda_runtime
-from pardbg_agent.hooks.device.device_spans import (
-    DeviceSpan,
-    DeviceTimes,
-    NativeTimes,
-    numbered,
-)
+from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes, NativeTimes, numbered
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 if TYPE_CHECKING:

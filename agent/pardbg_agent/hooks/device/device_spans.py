@@ -90,6 +90,7 @@ class DeviceTimes:
         c: Any = torch._C
         self._device, self.new_event = device, _new_event_of(device)
         self._index: Callable[[], int] = c._accelerator_getDeviceIndex
+        self._waits_beside = cuda_runtime.waits_beside()
         self._current: Callable[[], Any] = partial(c._accelerator_getStream, device.index)
         self._set_current = c._accelerator_setStream
         module = torch.get_device_module(device)
@@ -153,7 +154,7 @@ class DeviceTimes:
         """End it when the asynchronous op of a Work does, on the backend's stream of this group
         (and peer, for p2p). False: its end is not the device's to tell, and it is dropped."""
         with self._here():
-            stream = self._past(work, group_id, peer) if cuda_runtime.waits_beside() else None
+            stream = self._past(work, group_id, peer) if self._waits_beside else None
             if stream is None:
                 self.drop(span)
                 return False
