@@ -1,8 +1,8 @@
-"""Hooks into torch: the only part of the agent that imports it.
+"""Hooks into torch: the only part of the agent that imports torch.
 
-``install`` puts them in place, ``uninstall`` restores everything, ``quiesce`` is for the end of the
-process. A hook that fails is switched off and reported; nothing of it reaches the training.
-"""
+``install`` puts the hooks in place, ``uninstall`` restores everything, ``quiesce`` is for the end
+of the process. A hook that fails is switched off and reported; its error never reaches the
+training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pardbg_agent.clock import now_ns
 _installed: Any = None
 OUTLIVE_NS: Final = 60_000_000_000
 QUIET_S = 0.05
-"""Maximum time gloo's worker needs, after the last completion, to drop what it holds."""
+"""Maximum time gloo's worker needs, after the last completion, to drop the tensors it holds."""
 
 
 def install() -> None:
-    """Put all hooks in place. Call when ``import torch`` has ended; again: does nothing."""
+    """Put all hooks in place, once ``import torch`` has ended; a second call does nothing."""
     global _installed
     if _installed is not None:
         return
@@ -38,10 +38,10 @@ def uninstall() -> None:
 
 
 def quiesce(deadline_s: float) -> None:
-    """At exit, while the interpreter lives: take the kernels off, then wait, the GIL released,
-    until every issued op is complete, and a little longer for the worker to drop what it holds. A
-    Python kernel gives each tensor a Python object, so whoever drops it needs the GIL; in a process
-    that is already finalizing gloo's worker would not get it, and the process would abort."""
+    """Remove the hooks at exit, while the interpreter lives, and wait (GIL released) until every
+    issued op is complete and gloo's worker has dropped its tensors. With a Python kernel, dropping
+    a tensor needs the GIL, which a finalizing process does not give: gloo's worker would abort
+    it."""
     until = now_ns() + int(deadline_s * 1e9)
     core = _core.CURRENT
     uninstall()
@@ -54,14 +54,14 @@ def quiesce(deadline_s: float) -> None:
 
 
 def left(core: _core.Core) -> set[int]:
-    """Return the ops that are under way, as a set that empties as they complete."""
+    """Return the ops still under way, as a live set that empties as they complete."""
     return core.context.works.followed if core.context is not None else set()
 
 
 def outlive(followed: set[int]) -> None:
-    """At exit, the rest sent: wait for ops that were left under way, as their process group's
-    destructor would (gloo). But in there the interpreter is finalizing, and a future that calls
-    into Python then ends the process by SIGABRT in place of its own exit code."""
+    """Wait at exit, after the last records are sent, for ops still under way, as the destructor of
+    gloo's process group would. In that destructor the interpreter is finalizing: a future that
+    calls into Python would end the process by SIGABRT in place of its own exit code."""
     begun = now_ns()
     while followed and (waited := now_ns() - begun) < OUTLIVE_NS:
         time.sleep(0.002 if waited < 1_000_000_000 else 0.05)

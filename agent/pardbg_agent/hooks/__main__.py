@@ -1,4 +1,4 @@
-"""``python -m pardbg_agent.hooks``: print, as JSON, what torch lacks of what hooks look for."""
+"""``python -m pardbg_agent.hooks``: print, as JSON, the hooked names that this torch lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pardbg_agent.hooks.installed import Installed
 
 
 def missing() -> list[str]:
-    """Put all hooks of torch in place in this process, and return what was not found."""
+    """Install all torch hooks in this process; return the names that were not found."""
     installed = Installed()
     installed.install()
     warnings.simplefilter("ignore")  # torch's about itself

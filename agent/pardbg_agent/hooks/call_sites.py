@@ -1,5 +1,5 @@
-"""Where in the program an asynchronous op was issued: its wait is elsewhere, and says nothing of
-it. In C++: native/places.hpp."""
+"""Call sites of asynchronous ops in the program: the place of an op's wait does not tell where it
+was issued. The C++ counterpart is native/places.hpp."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Final
 from pardbg_agent.tables.code_files import is_program
 
 LAST: Final = 256
-"""Asynchronous ops whose place is kept."""
+"""Number of asynchronous ops whose call site is kept."""
 _DEEPEST: Final = 48
 _MOST: Final = 4096
-"""Pieces of code that are known; later ones count as a library's."""
+"""Maximum number of classified code objects; later ones count as library code."""
 
 Place = tuple[str, int, str]
-"""(file, line, function)"""
+"""Call site: (file, line, function)."""
 
 _known: Final[dict[int, bool]] = {}
-"""id of code -> whether it is the program's own. By id: to hash code takes a microsecond."""
+"""id of a code object -> whether it is the program's own. Hashing code itself takes 1 us."""
 
 _kept: Final[list[CodeType]] = []
-"""The code that is known, so that its id means it."""
+"""Classified code objects, kept alive so that their ids stay valid."""
 
 
 class CallSites:
-    """Places of the newest asynchronous ops of one Core."""
+    """Call sites of the newest asynchronous ops of one Core."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[int, CodeType, int]] = deque(maxlen=LAST)
 
     def note(self, t0: int) -> None:
-        """Note the place of an op issued at ``t0``, by the caller of the caller of this. A device's
-        thread of autograd, from which DDP issues, has none."""
+        """Note the call site of an op issued at ``t0`` by the caller's caller. A device's autograd
+        thread, from which DDP issues ops, has no call site."""
         frame = _programs(sys._getframe(1).f_back)
         if frame is not None:
             self._last.append((t0, frame.f_code, frame.f_lasti))
 
     def find(self, t0: int) -> Place | None:
-        """Return where the op was issued at ``t0``; None: it is not known (any more)."""
+        """Return the call site of the op issued at ``t0``; None if it is not known (any more)."""
         for when, code, at in self._last.copy():
             if when == t0:
                 lines = (line for first, end, line in code.co_lines() if first <= at < end)
@@ -49,7 +49,7 @@ class CallSites:
 
 
 def here() -> Place | None:
-    """Return where in the program this is; None: nowhere near, as in a thread of autograd."""
+    """Return the current place in the program; None without a program frame (autograd threads)."""
     frame = _programs(sys._getframe(1))
     return (
         None if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -57,7 +57,7 @@ def here() -> Place | None:
 
 
 def _programs(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost of the program's own frames from this one on."""
+    """Return the innermost frame of the program's own code, from ``frame`` outwards."""
     known = _known
     for _ in range(_DEEPEST):
         if frame is None:

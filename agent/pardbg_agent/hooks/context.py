@@ -1,7 +1,7 @@
-"""What the hooks keep: per thread (State), and per Core (Context, with one object for each hook).
+"""State of the hooks: per thread (State), and per Core (Context, with one object for each hook).
 
-A Core gets its Context with its first hook, and loses it with detach or fork. What is noted before
-there is a Core (optimizers made before the first group) is in the one that the next Core gets."""
+A Core gets its Context with its first hook, and loses it with detach or fork. State recorded before
+a Core exists (optimizers made before the first group) carries over to the next Core."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Op(NamedTuple):
     a: int
     b: int
     host_waits: bool
-    """Work.wait returns when the op is complete (CPU), not when a stream was told to wait."""
+    """Work.wait returns at the op's completion (CPU), not once a stream waits for it."""
 
 
 class Group(NamedTuple):
-    """A process group as records know it."""
+    """Process group as records refer to it."""
 
     key: str
     group_id: int
@@ -51,15 +51,15 @@ class Group(NamedTuple):
     """Global ranks by group rank."""
     backend: str
     ref: Any
-    """Weak reference to the ProcessGroup: the id in the cache is only good while it lives."""
+    """Weak reference to the ProcessGroup: the id in the cache is only valid while it lives."""
     axis: str | None = None
 
 
 class Signature(NamedTuple):
-    """What all ops of one kind on one group have in common: one look-up per op."""
+    """Facts that all ops of one kind on one group share, found by one look-up per op."""
 
     ref: Any
-    """As Group's: the id in the key is only good while the ProcessGroup lives."""
+    """Weak reference to the ProcessGroup: the id in the key is only valid while it lives."""
     group_key: str
     group_id: int
     name_id: int
@@ -81,17 +81,17 @@ class Nesting:
     """Depth of pipeline actions."""
     backward: int = 0
     pipeline: int = 0
-    """Depth of schedules' runs."""
+    """Depth of pipeline schedules' step() calls."""
     initializing: int = 0
-    """Depth of optimizers' step() calls that only make their state."""
+    """Depth of optimizers' step() calls that only create their state."""
     coalescing: int = 0
-    """Between a backend's group start and end: no gate may hold, and ops have one Work."""
+    """Between a backend's group start and end: no gate may hold; all ops share one Work."""
     inside: dict[Any, list[Any]] | None = None
-    """In a wrapper's step(): the optimizers that it stepped, and which parameters of each."""
+    """Within a wrapper's step(): the optimizers that it stepped, each with its parameters."""
     open: Any = None
-    """A count of activations that began behind a step and ends with the next backward."""
+    """Count of activations that began after a step and ends with the next backward."""
     optimizer: Any = None
-    """(weak reference to the outermost optimizer whose step() runs, since when)"""
+    """(weak reference to the outermost optimizer whose step() runs, start time of that step())"""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,38 +99,38 @@ class LoopState:
     """Place of the program in its training loop."""
 
     phase: int = 0
-    """Name id of the phase that runs."""
+    """Name id of the current phase."""
     anchor_ns: int = 0
-    """Since when the host may have been in a forward that no hook sees."""
+    """Earliest time from which the host may have been in a forward that no hook sees."""
     forward_seen: bool = False
-    """A forward was measured since the anchor."""
+    """Whether a forward was measured since the anchor."""
     begun: bool = False
-    """A first phase was seen."""
+    """Whether a first phase was seen."""
     wrapped: bool = False
-    """A wrapped model's forward was seen: activations are counted there."""
+    """Whether a wrapped model's forward was seen: activations are then counted there."""
     num_schedules: int = 0
-    """Schedule steps since a step ended: the next one ends it if no optimizer does."""
+    """Schedule steps since a step ended: the next one ends the step if no optimizer does."""
     saved: Any = None
-    """On sampled steps, from a forward's end to its backward's: its saved_tensors.Count."""
+    """saved_tensors.Count of sampled steps, kept from a forward's end to its backward's."""
     gathered_bytes: int = 0
-    """Bytes of unsharded parameters of all FSDP units, now."""
+    """Bytes of unsharded parameters of all FSDP units at the moment."""
 
 
 @dataclass(slots=True, eq=False)
 class UnitState:
-    """An FSDP unit, whose parameters are gathered and freed together."""
+    """State of an FSDP unit, whose parameters are gathered and freed together."""
 
     num_bytes: int = 0
-    """Bytes of its unsharded parameters."""
+    """Bytes of the unit's unsharded parameters."""
     names: Any = None
-    """verb -> name id"""
+    """Verb -> name id."""
     whole: bool = False
-    """Its parameters are unsharded, according to the records so far."""
+    """Whether the unit's parameters are unsharded, according to the records so far."""
     resharded_ns: int = 0
 
 
 class StateTypes(NamedTuple):
-    """Types of the shared state."""
+    """Types of the state that Python and C++ share."""
 
     nesting: Any
     loop: Any
@@ -139,7 +139,7 @@ class StateTypes(NamedTuple):
 
 IN_PYTHON: Final = StateTypes(Nesting, LoopState, UnitState)
 TYPES = IN_PYTHON
-"""Types that this process uses; set by ``use_types``."""
+"""Types of the shared state in this process; set by ``use_types``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,40 +147,40 @@ class State:
     """State of one thread."""
 
     group: Any = None
-    """ProcessGroup whose Python method is running: the op that comes next is Python's."""
+    """ProcessGroup whose Python method is running: the next op is the one that it issues."""
     reduce: int = -1
     op: Op | None = None
-    """The op issued inside that method, not yet tied to its Work."""
+    """Op issued inside that method, not yet tied to its Work."""
     sync_id: int = 0
     sync_op: Op | None = None
-    """A synchronous op and the id of its Work: the very next wait is for it."""
+    """Synchronous op, with the id of its Work: the very next wait is for it."""
     thread: int = 0
-    """Flag of the ops of this thread: OTHER_THREAD unless it is the main thread."""
+    """Flag set on the ops of this thread: OTHER_THREAD unless it is the main thread."""
     numbered: bool = False
-    """The op that is being begun has its number."""
+    """Whether the op that is being begun already has its sequence number."""
     futures: list[tuple[Op, Any]] = field(default_factory=list)
-    """Ops issued in the backward that runs, and their futures; emptied when it ends."""
+    """Ops issued in the current backward, with their futures; emptied when it ends."""
     batch: list[Op] = field(default_factory=list)
-    """Ops of the batch that is issued whose completion is to be polled."""
+    """Ops of the current batch whose completion is to be polled."""
     nest: Any = field(default_factory=lambda: TYPES.nesting())
     recompute: int = 0
-    """Depth of checkpointed regions that run again."""
+    """Depth of checkpointed regions that are being recomputed."""
     fsdp: Any = None
     """Result of before_forward for the FSDP root whose forward runs."""
     counting: Any = None
-    """A count of what autograd saves (saved_tensors.Count) that is on."""
+    """Active count of the tensors that autograd saves (saved_tensors.Count)."""
     own_ns: int = 0
-    """Under ``watch slow``: since when this thread has waited for nobody."""
+    """Under ``watch slow``: time since which this thread has not waited for another rank."""
     own_step: int = NONE
     own_at: int = 0
-    """What of that step has come already: ops and actions."""
+    """Number of ops and actions of that step so far."""
     unscaled: tuple[float, float] | None = None
-    """(loss that a GradScaler has just scaled for the next backward, what it was divided by)"""
+    """(loss that a GradScaler has just scaled for the next backward, factor to divide it by)"""
 
 
 _MAX_THREADS = 16
 _told: list[str] = []
-"""Names of threads; programs may start one a step."""
+"""Thread names reported so far, limited in number: programs may start a thread each step."""
 
 
 class _Local(threading.local):
@@ -201,20 +201,20 @@ LOCAL = _Local()
 
 
 def local() -> State:
-    """Return this thread's state: one look-up, then plain attributes. What runs for every op reads
-    ``LOCAL.state`` itself."""
+    """Return this thread's state: one look-up, then plain attributes. Code that runs for every op
+    reads ``LOCAL.state`` itself."""
     return LOCAL.state
 
 
 @dataclass(slots=True, eq=False)
 class OpenWorks:
-    """Ops whose completion is still to be seen, and by what it will be known."""
+    """Ops whose completion is still to be seen, by the object that will tell it."""
 
     live: dict[Any, tuple[Op, bool]] = field(default_factory=dict)
-    """Weak reference to a Work -> its op, while the program keeps the Work; and whether nothing
-    else will say when the op is complete."""
+    """Weak reference to a Work -> (its op, whether nothing else will tell its completion), while
+    the program keeps the Work."""
     tensors: dict[int, Op] = field(default_factory=dict)
-    """Storage of an output -> op, for wait_tensor."""
+    """Storage of an op's output -> op, for wait_tensor."""
     polled: deque[tuple[Op, Any]] = field(default_factory=deque)
     """Ops on a device, with their Works."""
     followed: set[int] = field(default_factory=set)
@@ -222,43 +222,43 @@ class OpenWorks:
     no_future: set[tuple[int, int]] = field(default_factory=set)
     """(group id, op) whose Works turned out to have no future."""
     gone: Any = None
-    """Called with a weak reference of ``live`` whose Work is gone; made once."""
+    """Callback for a weak reference in ``live`` whose Work is gone; made once."""
 
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """Everything that belongs to one Core."""
+    """State of all hooks for one Core."""
 
     core: _core.Core = field(default_factory=lambda: cast(Any, None))
-    """Its Core; what is noted before there is one needs none."""
+    """Core of this context; unset while state is recorded before a Core exists."""
     sites: CallSites = field(default_factory=CallSites)
     parts: dict[type, Any] = field(default_factory=dict)
-    """The other hooks' states, by their type (see ``part``)."""
+    """States of the other hooks, by their type (see ``part``)."""
     works: OpenWorks = field(default_factory=OpenWorks)
     groups: dict[int, Group] = field(default_factory=dict)
-    """By id(ProcessGroup)."""
+    """Groups by id(ProcessGroup)."""
     names: dict[Any, int] = field(default_factory=dict)
     """Op signature -> name id."""
     signatures: dict[Any, Signature] = field(default_factory=dict)
-    """(dispatcher op, id(ProcessGroup), dtype, ...) -> what its ops have in common."""
+    """(dispatcher op, id(ProcessGroup), dtype, ...) -> Signature of such ops."""
     labels: Any = field(default_factory=dict)
     """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared: a dict, or
     native_way.Labels."""
     loop: Any = field(default_factory=lambda: TYPES.loop())
     recomputed_bytes: int = 0
-    """The most that one recomputed region held in that backward."""
+    """Most bytes that one recomputed region held in the current backward."""
     never_counted: bool = False
-    """The program forbids saved-tensor hooks somewhere: activations are not counted any more."""
+    """Whether the program forbids saved-tensor hooks somewhere, which ends counting activations."""
     optimizers: Any = field(default_factory=weakref.WeakSet)
     fsdp_groups: Any = field(default_factory=weakref.WeakSet)
     fsdp_units: Any = field(default_factory=weakref.WeakKeyDictionary)
     """FSDPParamGroup -> UnitState"""
     fsdp_computes: Any = field(default_factory=weakref.WeakKeyDictionary)
-    """FSDPParamGroup -> (forward or backward, when it began, its span on the device)"""
+    """FSDPParamGroup -> (forward or backward, start time, span on the device)."""
     schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
-    """schedule -> {has_backward: this rank's planned compute actions}"""
+    """Schedule -> {has_backward: this rank's planned compute actions}."""
     actions: Any = None
-    """The pipeline actions of this rank (hooks.training.pipeline_actions), once there is one."""
+    """Pipeline actions of this rank (hooks.training.pipeline_actions); None before the first."""
 
     def part(self, kind: type[T]) -> T:
         """Return one hook's state, of type ``kind``; made on first use."""
@@ -302,7 +302,7 @@ def _bind(c: _core.Core) -> Context:
 
 
 def forget() -> None:
-    """Drop what all hooks know (after detach)."""
+    """Drop the state of all hooks (after detach)."""
     global _next
     _next = _Next()
     c = _core.CURRENT
@@ -314,7 +314,7 @@ def forget() -> None:
 
 
 def use_types(types: StateTypes) -> None:
-    """Hold the shared state in objects of these types, from now on; drops what hooks know. Threads
+    """Hold the shared state in objects of these types from now on; drop the hooks' state. Threads
     that already have their state keep it, and C++ leaves their calls to Python."""
     global TYPES
     if TYPES is not types:

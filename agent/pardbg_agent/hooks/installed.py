@@ -39,13 +39,13 @@ _HOOKS: Final[tuple[Any, ...]] = (
 
 
 class OpHooks(Protocol):
-    """One way to see every collective and p2p op."""
+    """Interface of the two implementations that hook every collective and p2p op."""
 
     name: str
 
     @property
     def types(self) -> StateTypes:
-        """Return the types of the state that hooks share with it."""
+        """Return the types of the state that this implementation shares with the other hooks."""
 
     def install(self) -> None:
         """Install the hooks that record ops and hold them at gates."""
@@ -66,7 +66,7 @@ class Installed:
 
     @property
     def awaited(self) -> list[str]:
-        """Return the modules that hooks wait for."""
+        """Return the modules whose import triggers further hooks."""
         return self._late.awaited
 
     def _lacks(self, text: str) -> None:
@@ -74,7 +74,7 @@ class Installed:
         complain(text)
 
     def install(self) -> None:
-        """Put them in place, each by itself; none of them without those that see ops."""
+        """Install each hook by itself; if the op hooks fail, install none."""
         try:
             self._install()
         except BaseException:
@@ -105,7 +105,7 @@ class Installed:
             groups.default_made(default)
 
     def uninstall(self) -> None:
-        """Take them off, newest first."""
+        """Remove the hooks, newest first."""
         self._late.stop()
         step_phases.stop_counting()
         for handle in self._handles:
@@ -119,8 +119,8 @@ class Installed:
 
 
 def choose() -> OpHooks:
-    """Return the native way where it was built, else the dispatcher. ``PARDBG_HOOKS`` names one of
-    them."""
+    """Return the native hooks if they are built, else the dispatcher's. ``PARDBG_HOOKS`` chooses
+    one of them."""
     wanted = os.environ.get("PARDBG_HOOKS", "")
     if wanted not in ("", "native", "dispatcher"):
         complain(f"PARDBG_HOOKS={wanted}: it is native or dispatcher; ignored")

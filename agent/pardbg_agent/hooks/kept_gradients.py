@@ -1,20 +1,20 @@
-"""Gradients after the optimizer's step that took them: kept, added to, changed, or cleared again.
+"""Gradients after the optimizer's step that used them: kept, added to, changed, or cleared again.
 
-At an optimizer's step that is looked at, one gradient is noted as the step left it, by its version,
-in host memory by its bits, too.
+At a sampled optimizer step, one gradient is noted as the step left it, by its version; in host
+memory by its bits, too.
 
-- **gradients kept**: whether the next backward begins with it. Where other optimizers take turns
-  that may be as it should be (a GAN's critic clears its own later), so ranks are compared.
-- **gradients added**: whether that was so of all backwards up to the next step and the one after
-  it, and the last of them added to it. Only where one optimizer ends each step: then the step
-  between took the gradients of the step before along. What a program copies into a gradient that it
-  keeps (a float32 copy of the parameters) no backward changes.
-- **gradients late**: something changed it before it was cleared, and no backward has come: a sum
-  over ranks that the step came before.
-- **cleared again**: an optimizer clears gradients for the second time since anything came between,
-  a backward, a step or a batch of a data loader. Programs may do so as a matter of course, so ranks
-  are compared here, too: one that leaves out an iteration does it once more than the others.
-"""
+- **gradients kept**: whether the next backward begins with that gradient. Where other optimizers
+  take turns that may be as it should be (a GAN's critic clears its own later), so ranks are
+  compared.
+- **gradients added**: whether all backwards up to the next step and the one after it began with
+  that gradient, and the last of them added to it. Only where one optimizer ends each step: then the
+  step between used the gradients of the step before, too. A gradient that the program fills by a
+  copy (a float32 copy of the parameters) is changed by no backward.
+- **gradients late**: the gradient changed before it was cleared, and no backward has come: a sum
+  over ranks that came after the step.
+- **cleared again**: an optimizer clears gradients for the second time without a backward, a step or
+  a batch of a data loader in between. Programs may do so as a matter of course, so ranks are
+  compared here, too: a rank that leaves out an iteration does it once more than the others."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from pardbg_agent.hooks.tensors import bits_sum, counts_ops, local_part, paramet
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_TRIED: Final = 8
-"""Parameters among which one with a gradient is looked for."""
+"""Maximum number of parameters searched for one with a gradient."""
 FEW_ELEMENTS: Final = 1 << 12
-"""Elements of a gradient that a sum of all reads."""
+"""Maximum number of a gradient's elements in its sum of bits."""
 MAX_CLEARED: Final = 64
-"""Records ``cleared again`` of a process."""
+"""Maximum number of ``cleared again`` records of a process."""
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _Tensor, _strided = torch.Tensor, torch.strided
 
 
 @dataclass(slots=True)
 class Noted:
-    """A gradient as an optimizer's step left it."""
+    """Gradient as an optimizer's step left it."""
 
     parameter: Any
-    """Weak reference, as ``optimizer``."""
+    """Weak reference, like ``optimizer``."""
     optimizer: Any
     address: int
     version: int
     bits: int
     step: int
     since: int = NONE
-    """Step whose first backward began with it; NONE: no backward has come yet."""
+    """Step whose first backward began with the gradient; NONE: no backward yet."""
     cleared: bool = False
 
 
 noted: Final[list[Noted]] = []
-"""The one that is followed; empty: none."""
+"""The gradient that is followed; empty: none."""
 
 
 def followed() -> bool:
@@ -65,12 +65,12 @@ def followed() -> bool:
 
 
 def forget() -> None:
-    """Follow none."""
+    """Stop following a gradient."""
     noted.clear()
 
 
 def note(c: _core.Core, optimizer: Any) -> None:
-    """After a step that is looked at: follow one of its gradients."""
+    """Follow one of the optimizer's gradients after a sampled step."""
     _drop(c)
     for p in parameters_of(optimizer)[:MAX_TRIED]:
         grad = _plain(p)
@@ -81,9 +81,9 @@ def note(c: _core.Core, optimizer: Any) -> None:
 
 
 def backward_begins(c: _core.Core, only: Any) -> None:
-    """Write ``gradients kept`` before the first backward after that step: a = 1 if the gradient is
-    as the step left it. Follow such a one further where its optimizer is the one each of whose
-    steps ends a training step: ``only``, a weak reference, or None."""
+    """Write ``gradients kept`` before the first backward after the noted step: a = 1 if the
+    gradient is as the step left it. Follow such a gradient further if its optimizer is ``only``: a
+    weak reference to the optimizer each of whose steps ends a training step, or None."""
     if counts_ops():
         return
     one = noted[0]
@@ -107,7 +107,7 @@ def backward_begins(c: _core.Core, only: Any) -> None:
 
 
 def backward_ended(c: _core.Core, only: Any) -> None:
-    """Write ``gradients added`` once a backward of a later step has ended that added to it."""
+    """Write ``gradients added`` after a later step's backward that added to the gradient."""
     one = noted[0]
     if c.step == one.since:
         return
@@ -119,8 +119,8 @@ def backward_ended(c: _core.Core, only: Any) -> None:
 
 
 def clearing(c: _core.Core) -> None:
-    """Write ``gradients late`` before the first zero_grad after that step. What a program set to
-    zero itself is not late."""
+    """Write ``gradients late`` before the first zero_grad after the noted step. A gradient that the
+    program set to zero itself is not late."""
     one = next(iter(noted), None)  # another thread's step may have ended the following of it
     if one is None or one.cleared or one.since != NONE or counts_ops():
         return
@@ -136,16 +136,16 @@ def clearing(c: _core.Core) -> None:
 
 @dataclass(slots=True)
 class Clearing:
-    """When optimizers cleared gradients last."""
+    """Last gradient clearing of each optimizer."""
 
     since: dict[int, int] = field(default_factory=dict)
-    """id of an optimizer -> since when the program had not run backward, stepped or taken a batch
-    then."""
+    """Optimizer's id -> time since which, at its last zero_grad, the program had not run backward,
+    stepped or taken a batch."""
     told: int = 0
 
 
 def clears(c: _core.Core, known: Clearing, optimizer: Any, since_ns: int) -> None:
-    """Write ``cleared again`` if nothing has come since the optimizer's last zero_grad."""
+    """Write ``cleared again`` if nothing happened since the optimizer's last zero_grad."""
     if known.since.get(id(optimizer)) == since_ns != 0 and known.told < MAX_CLEARED:
         known.told += 1
         _record(c, "cleared again", c.step, 1)
@@ -166,15 +166,15 @@ def _drop(c: _core.Core) -> None:
 
 
 def _plain(parameter: Any) -> Any:
-    """Return a parameter's gradient, a shard's own part, where its bytes can be read in place."""
+    """Return a parameter's gradient (local shard) if its bytes can be read in place, else None."""
     grad = None if parameter is None else local_part(parameter.grad)
     plain = type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous()
     return grad if plain else None
 
 
 def _bits(grad: Any) -> int:
-    """Return a sum of the bits of a gradient's first elements; 1 where reading them would wait for
-    a device."""
+    """Return a sum of the bits of a gradient's first elements; 1 for a gradient on a device, whose
+    reading would wait."""
     return int(bits_sum(grad.detach().view(-1)[:FEW_ELEMENTS])) if grad.is_cpu else 1
 
 

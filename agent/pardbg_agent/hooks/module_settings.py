@@ -1,12 +1,11 @@
-"""What the modules of a model are set to, where ranks should have equal ones.
+"""Settings of a model's modules that ranks should have equal.
 
-- **modes** (of what nothing wraps **modes-own**): how many modules are in training mode.
+- **modes** (**modes-own** for models without a wrapper): how many modules are in training mode.
 - **modules CLASS(NAME=VALUE,…) …**: the classes of torch.nn among them, each with its numbers that
-  are no sizes (a dropout's p, a norm's eps and momentum) and its options; and how many parameters
-  DDP keeps equal, or the optimizer steps, that are not frozen.
+  are not sizes (a dropout's p, a norm's eps and momentum) and its options; and how many parameters
+  that DDP keeps equal, or the optimizer steps, are not frozen.
 
-They are told at an optimizer's step that has checksums.
-"""
+They are recorded at an optimizer's step that has checksums."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_EVALUATED: Final = 8
 MAX_PARAMETERS: Final = 1024
-"""Parameters of an optimizer by which its model is found."""
+"""Maximum number of an optimizer's parameters by which its model is found."""
 MAX_TEXT: Final = 512
-"""Letters of the classes of a model that are told; of one that has more nothing is."""
+"""Maximum length of a model's class list, in characters; a longer one is not recorded."""
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 
 
@@ -40,8 +39,8 @@ def evaluates(c: _core.Core, module: Any, *_: Any) -> None:
 
 
 def tell_unwrapped(c: _core.Core, optimizer: Any, look: int) -> None:
-    """Tell of the modules of all FSDP units; without any, of the largest module with a parameter
-    that the optimizer steps, of those that were in eval mode before: 0 of 0 where none was."""
+    """Record the modules of all FSDP units; without units, those of the largest module that was in
+    eval mode before and has a parameter that the optimizer steps: 0 of 0 if there is none."""
     if units := list(context.of(c).fsdp_groups):
         roots = [root for unit in units for root in getattr(unit, "modules", ())]
         tell(c, {id(m): m for root in roots for m in root.modules()}.values(), look)
@@ -58,8 +57,8 @@ def tell(
     c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes",
     parameters: Sequence[Any] = (),
 ) -> None:  # fmt: skip
-    """Write the PROBE records of a model: its modes (a = how many modules are in training mode, b =
-    how many it has), and what classes they are of."""
+    """Write the PROBE records of a model: its modes (a = number of modules in training mode, b =
+    number of modules), and the classes of its modules."""
     found = list(modules)
     training = [module.training for module in found].count(True)
     _record(c, head, number, training, len(found))
@@ -78,8 +77,8 @@ def _record(c: _core.Core, name: str, number: int, a: int, b: int) -> None:
 
 
 def _class_of(module: Any) -> str:
-    """Return a module's class and settings; empty if it is none of torch.nn, which says what its
-    settings are (``__constants__``): whole numbers are sizes, which tensor parallel ranks cut."""
+    """Return a module's class and settings; empty outside of torch.nn, whose ``__constants__`` name
+    the settings. Whole numbers are left out: they are sizes, which tensor parallel ranks cut."""
     of = type(module)
     if not of.__module__.startswith("torch.nn.modules."):
         return ""

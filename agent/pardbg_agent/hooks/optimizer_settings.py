@@ -1,5 +1,5 @@
-"""What an optimizer is set to, and to what its gradients are clipped, where ranks should have equal
-ones. Told at an optimizer's step that has checksums."""
+"""Settings of an optimizer and the limit its gradients are clipped to, which ranks should have
+equal. Recorded at an optimizer's step that has checksums."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 GROUPS_BIT: Final = 32
 NO_LIMIT: Final = 1e6
-"""Norm of gradients that no training clips to."""
+"""Gradient norm that no training clips to."""
 _NUMBERS: Final = (int, float, bool, tuple)
-"""Types of settings that are read: a tensor may be on a device."""
+"""Types of settings that are read; tensors are not, as they may be on a device."""
 _OWN_NAMES: Final = ("step", "rank", "local_rank", "seed")
-"""Of numbers that ranks may have of their own. Where a rank has no part of a group, fused
-optimizers do not count its steps."""
+"""Settings that may differ between ranks. On a rank without a part of a group, fused optimizers do
+not count its steps."""
 _PROBE, _LANE, _FLOAT = int(Kind.PROBE), int(Lane.COUNTER), int(Flag.FLOAT)
 _HOOK: Final = "probe.clip"
 
 
 class Clipped:
-    """The newest call that clipped gradients."""
+    """Latest call that clipped gradients."""
 
     def __init__(self) -> None:
         self.step, self.limit = NONE, 0.0
         self.alone = False
-        """By torch's own function, of a model that FSDP1 shards."""
+        """Whether torch's own function clipped gradients of a model that FSDP1 shards."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook what clips gradients."""
+    """Hook the functions that clip gradients."""
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         clips = functools.partial(_clips, name == "clip_grad_norm_")
         patches.around(torch.nn.utils, name, _HOOK, clips)
@@ -53,7 +53,7 @@ def install(patches: Patches, late: LateImports) -> None:
 def _clips(
     by_norm: bool, c: _core.Core, owner: Any, limit: Any = None, *_: Any, **__: Any
 ) -> None:  # fmt: skip
-    """Note the limit. Without one the call asks for the norm, for a log of one rank perhaps."""
+    """Note the limit. A call without one asks only for the norm, perhaps for one rank's log."""
     if type(limit) in (int, float) and limit < NO_LIMIT:
         clipped = context.of(c).part(Clipped)
         clipped.step, clipped.limit = c.step, float(limit)
@@ -61,18 +61,18 @@ def _clips(
 
 
 def _of_fsdp(parameters: Any) -> bool:
-    """Return whether these are the ``parameters()`` of FSDP1. The generator's frame tells whose
-    they are: to read from it would take them from the program."""
+    """Return whether these are the ``parameters()`` of FSDP1. The generator's frame shows its
+    module: reading from the generator would take the parameters from the program."""
     frame = getattr(parameters, "gi_frame", None)
     module = frame.f_locals.get("self") if frame is not None else None
     return type(module).__name__ == "FullyShardedDataParallel"
 
 
 def tell(c: _core.Core, optimizer: Any, look: int) -> None:
-    """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
-    b = a number that is equal where all of its numbers are, but those of _OWN_NAMES, and to what
-    its gradients were clipped; from bit GROUPS_BIT on how many groups it has. And ``clips shard``
-    where torch's own function clipped what FSDP1 has."""
+    """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64), b
+    = a checksum of all its numbers, without _OWN_NAMES, and of the limit its gradients were clipped
+    to; from bit GROUPS_BIT on its number of groups. And write ``clips shard`` if torch's own
+    function clipped FSDP1's gradients."""
     clipped, t = context.of(c).part(Clipped), now_ns()
     of = [
         [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name not in _OWN_NAMES]

@@ -1,8 +1,7 @@
-"""Changing somebody else's classes so that all of it can be undone.
+"""Reversible patches of classes and modules of others.
 
-A wrapper that is still reachable after ``undo`` (somebody bound it or wrapped it again) only passes
-through, because it asks ``core.CURRENT`` on each call.
-"""
+A wrapper that is still reachable after ``undo`` (the program bound it or wrapped it again) only
+passes calls through, because it asks ``core.CURRENT`` on each call."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.life.own_frames import hide_own, uncounted
 
 Before = Callable[..., Any]
-"""(core, *args, **kwargs) -> what ``after`` gets, or None: this call is not watched."""
+"""(core, *args, **kwargs) -> the value ``after`` gets, or None: this call is not watched."""
 After = Callable[[Any, Any, int, bool], None]
-"""(core, what ``before`` gave, end time, failed)"""
+"""(core, result of ``before``, end time, failed)"""
 
 _ABSENT = object()
 
 
 def nothing(*_: Any) -> None:
-    """Do nothing after a call of which only the begin is watched."""
+    """Do nothing after a call of which only the begin is hooked."""
 
 
 class Patches:
@@ -36,17 +35,17 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
         self.missing: list[str] = []
-        """Parts that this torch lacks: what they would tell is not recorded."""
+        """Attributes and hooks that this torch lacks: what they would report is not recorded."""
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-        """Replace ``owner.name`` by what ``wrapper`` makes of it; note it if it is not there."""
+        """Replace ``owner.name`` by ``wrapper(owner.name)``; note it if it is missing."""
         if hasattr(owner, name):
             self.set(owner, name, wrapper(getattr(owner, name)))
         else:
             self.missing.append(f"{getattr(owner, '__name__', owner)}.{name}")
 
     def attempt(self, what: str, install: Callable[[], Any]) -> Any:
-        """Return what one hook's ``install`` returns; None, noted, where this torch lacks it."""
+        """Return the result of a hook's ``install``; None, noted, if this torch lacks it."""
         try:
             return install()
         except Exception as error:  # noqa: BLE001 - it costs what this hook tells, no more
@@ -64,11 +63,11 @@ class Patches:
         self, owner: Any, name: str, hook: str, before: Before, after: After = nothing,
         idle: Callable[[], Any] | None = None,
     ) -> None:  # fmt: skip
-        """Replace a function or method by one that calls ``before`` and ``after`` around it."""
+        """Replace a function or method by a wrapper that calls both hooks around it."""
         self.wrap(owner, name, lambda original: around(original, hook, before, after, idle))
 
     def undo(self) -> None:
-        """Put everything back, newest first. What somebody wrapped since stays as they left it."""
+        """Restore attributes, newest first. Those that others wrapped since stay as they are."""
         while self._undo:
             owner, name, old, new = self._undo.pop()
             if vars(owner).get(name) is not new:
@@ -83,8 +82,8 @@ def around(
     original: Any, hook: str, before: Before, after: After, idle: Callable[[], Any] | None = None
 ) -> Any:
     """Return ``original`` with hooks around it. An exception of a hook never leaves it; the gate's
-    wait is inside ``before``, so KeyboardInterrupt passes. ``before`` gets the arguments by their
-    places, as far as the call's form allows. ``idle``, cheap, says that no hook is to be called."""
+    wait is inside ``before``, so KeyboardInterrupt passes. ``before`` gets the arguments by
+    position as far as the call's form allows. A true ``idle()``, a cheap check, skips the hooks."""
     names = _names(original)
 
     @functools.wraps(original)
@@ -130,7 +129,7 @@ def around(
 
 
 def _names(function: Any) -> tuple[str, ...]:
-    """Parameters that may be given by place or by name, in order."""
+    """Return the parameters that may be given by position or by name, in order."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -167,14 +166,14 @@ def unframed(function: Any) -> Any:
 
 
 def spend(c: _core.Core, since: int) -> None:
-    """Count a hook's own time into the agent's cost."""
+    """Count the time since ``since`` and one call as the agent's cost."""
     c.hook_ns += now_ns() - since
     c.hook_calls += 1
 
 
 def wait_gate(c: _core.Core, gate: int, describe: Any, facts: Any = None, look: Any = None) -> None:
-    """Pass a gate that is closed. Being held is not the agent's cost. ``facts`` gives what comes
-    next field by field, if a breakpoint asks; ``look`` is a watch's look at it."""
+    """Pass a closed gate. Being held is not the agent's cost. ``facts`` returns the fields of the
+    next action or op, if a breakpoint asks; ``look`` checks it for a watch."""
     if look is None and c.watches.slow is not None:
         LOCAL.state.own_ns = now_ns()
     c.hook_ns -= c.gate.wait(gate, describe, facts, look)
@@ -185,23 +184,23 @@ def _never() -> bool:
 
 
 compiling: Callable[[], bool] = _never
-"""torch.compiler.is_compiling. Dynamo traces through wrappers: there it must see the original
-alone."""
+"""torch.compiler.is_compiling. Dynamo traces through wrappers: there it must see only the
+original."""
 
 
 tracing: Callable[[], bool] = _never
-"""torch.compiler.is_dynamo_compiling: the same for Dynamo alone, and False at no cost."""
+"""torch.compiler.is_dynamo_compiling: True for Dynamo alone; returns False at no cost."""
 
 
 def use_compiling(compiles: Callable[[], bool], traces: Callable[[], bool]) -> None:
-    """Known once torch is imported."""
+    """Set torch's compiling checks, which exist once torch is imported."""
     global compiling, tracing
     compiling, tracing = compiles, traces
 
 
 def unseen(function: Any) -> Any:
-    """A function that torch.compile's frame evaluation leaves alone, and all that it calls: our
-    code runs between the pieces of compiled programs and must not be compiled as one of theirs."""
+    """Keep torch.compile's frame evaluation off a function and all functions it calls: our code
+    runs between the pieces of compiled programs and must not be compiled as one of them."""
     uncounted(function)  # gives it another code object: before that is known to Dynamo
     frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
@@ -212,8 +211,8 @@ def unseen(function: Any) -> Any:
 
 
 def _frames_off(frames: Any, function: Any) -> Any:
-    """The same where torch skips one function alone, not those it calls: no frame is looked at
-    while it runs."""
+    """Return a wrapper that switches frame evaluation off while it runs, for a torch that can skip
+    one function alone, not its callees."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _LOCAL_SGD: Final = "PostLocalSGDState"
 WORDS: Final = ("params", "grads", "optimizer")
-"""Words ``hash`` knows without an expression: everything the optimizers of the program have."""
+"""Words ``hash`` knows without an expression: the tensors of all optimizers of the program."""
 BINS: Final = 20
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 MAX_TENSORS: Final = 4_000
@@ -20,8 +20,8 @@ _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def describe(value: Any) -> dict[str, Any] | None:
-    """Shape, dtype, device, min, mean, max, norm, how many NaN and infinities, a histogram. None:
-    no tensor. It waits for the device: only at a gate, when asked."""
+    """Return shape, dtype, device, min, mean, max, norm, counts of NaN and infinities, a histogram.
+    None: not a tensor. It waits for the device: only at a gate, on request."""
     tensor = _tensor(value)
     if tensor is None:
         return None
@@ -47,7 +47,7 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 
 def measure(value: Any) -> dict[str, Any] | None:
-    """Return {"hash", and "number" of a single element}; None: no tensor."""
+    """Return {"hash": …, and "number" if it is a single element}; None: not a tensor."""
     tensor = _tensor(value)
     if tensor is None:
         return None
@@ -86,9 +86,9 @@ def named(value: Any) -> dict[str, str]:
 
 
 def known(word: str, optimizers: Iterable[Any]) -> dict[str, str]:
-    """Return name -> digest of what the program's optimizers have: parameters, their gradients, or
-    the optimizer's own state. By place, as all replicas make them in the same order. Raises
-    TypeError."""
+    """Return name -> digest of the tensors of the program's optimizers: parameters, their
+    gradients, or the optimizers' own state. Named by position, as all replicas make them in the
+    same order. Raises TypeError if no optimizer has stepped."""
     optimizers = list(optimizers)
     if not optimizers:
         raise TypeError("no optimizer has stepped yet: name what to hash, as in `hash model`")
@@ -139,8 +139,8 @@ def number_of(scalar: Any) -> float:
 
 
 def replicated(module: Any) -> Iterable[tuple[str, Any]]:
-    """Return (name, parameter) of what a DistributedDataParallel keeps equal on its ranks: nothing
-    where torch's hook for local SGD sums gradients within groups of them."""
+    """Yield (name, parameter) that a DistributedDataParallel keeps equal on its ranks: none where
+    torch's hook for local SGD sums gradients within groups of ranks."""
     ignored = getattr(module, "parameters_to_ignore", None) or ()
     states = {type(state).__name__ for _, state in getattr(module, "_comm_hooks", ())}
     for name, p in module.module.named_parameters() if _LOCAL_SGD not in states else ():
@@ -149,8 +149,8 @@ def replicated(module: Any) -> Iterable[tuple[str, Any]]:
 
 
 def local_part(value: Any) -> Any:
-    """Return what holds this rank's bytes: a DTensor's shard, the result of a functional collective
-    that nobody has waited for yet; else the value itself. Calls no collective."""
+    """Return the tensor that holds this rank's bytes: a DTensor's shard, or the result of a
+    functional collective before any wait; else the value itself. Calls no collective."""
     for inside in ("_local_tensor", "elem"):
         if type(value) is not torch.Tensor:
             value = getattr(value, inside, value)
@@ -161,7 +161,7 @@ def local_part(value: Any) -> Any:
 
 
 def is_pending(value: Any) -> bool:
-    """Return whether it is the result of a functional collective that nobody has waited for
+    """Return whether a value is the result of a functional collective without a wait so far
     (AsyncCollectiveTensor, torch/distributed/_functional_collectives.py): the backend may still
     write it."""
     shard = getattr(value, "_local_tensor", value)
@@ -169,8 +169,8 @@ def is_pending(value: Any) -> bool:
 
 
 def bytes_of(tensor: Any) -> int:
-    """Return bytes that a tensor has on this rank, of whatever kind: of a sparse one its values and
-    their places; 0 where that is not known."""
+    """Return the bytes that a tensor of any kind has on this rank, for a sparse one its values and
+    indices; 0 if unknown."""
     try:
         return int(local_part(tensor).nbytes) + sum(int(part.nbytes) for part in _places(tensor))
     except (RuntimeError, NotImplementedError, AttributeError):
@@ -199,7 +199,7 @@ def _histogram(finite: torch.Tensor, low: float, high: float) -> str:
 
 
 def first_floating(out: Any) -> Any:
-    """Return the first tensor of floating point that a module put out, or None."""
+    """Return the first floating-point tensor in a module's output, or None."""
     if isinstance(out, torch.Tensor):
         plain = type(out) is torch.Tensor or hasattr(out, "device_mesh")
         return out if plain and out.dim() and out.is_floating_point() else None

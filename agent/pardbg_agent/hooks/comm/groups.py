@@ -15,30 +15,30 @@ from pardbg_agent.hooks.context import Context, Group, of
 from pardbg_agent.life import calls
 
 UNKNOWN: Final = -2
-"""The rank of a member where nothing says it. (As a peer NONE is whoever sends.)"""
+"""Rank of a member whose global rank is unknown. (As a peer, NONE means any sender.)"""
 _MAX_AXES = 4096
 _AXES = frozenset(("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep"))
-"""Names of mesh axes in programs: a group described as one is that."""
+"""Mesh axis names that programs use: a group whose description is one of them is on that axis."""
 
 
 class _Process:
-    """What outlives a detach: names of groups mean the same before and after it."""
+    """State of the process that outlives a detach, so that group names keep their meaning."""
 
     def __init__(self) -> None:
         self.axes: dict[str, str] = {}
-        """group name -> mesh axis, as DeviceMesh objects said it."""
+        """Group name -> mesh axis, as DeviceMesh objects give it."""
         self.source = ""
-        """How ops are seen: "native" or "dispatcher". The PROCESS definition says it."""
+        """Where ops are hooked, "native" or "dispatcher"; sent in the PROCESS definition."""
         self.module: Any = None
-        """The module in C++ that sees them; None: Python does."""
+        """C++ module that hooks the ops; None where Python hooks them."""
         self.generation = 0
-        """How often a default group was made: names start over with each."""
+        """Number of default groups made so far: group names start over with each."""
         self.made = weakref.WeakKeyDictionary[Any, str]()
         """Groups that c10d does not know -> their keys."""
         self.numbers: Counter[tuple[str, int]] = Counter()
-        """(name, size) -> how many of them there were."""
+        """(name, size) -> number of such groups so far."""
         self.default: Any = None
-        """Weak reference to the last one: it is made once, whoever attaches again."""
+        """Weak reference to the last default group; a new attach must not count it again."""
 
 
 PROCESS: Final = _Process()
@@ -74,7 +74,7 @@ def _started(c: _core.Core) -> None:
 
 
 def mesh_made(mesh: Any) -> None:
-    """Note which group is which axis, and tell those who are known already."""
+    """Note which group is which mesh axis, and update groups that are already defined."""
     axes = getattr(mesh, "mesh_dim_names", None)
     groups = getattr(mesh, "_dim_group_names", None)
     if groups is None:  # before torch 2.8: (tag, ranks, name) of each
@@ -87,8 +87,8 @@ def mesh_made(mesh: Any) -> None:
 
 
 def name_axes(holder: Any, axes: Mapping[str, str]) -> None:
-    """Note the groups that a framework keeps in attributes of ``holder``, or in dicts there:
-    attribute -> axis. A group that says itself what it is keeps its name."""
+    """Note groups that a framework keeps in attributes of ``holder``, or in dicts there (``axes``:
+    attribute -> axis). A group with a description of its own keeps that name."""
     for attribute, axis in axes.items():
         value = getattr(holder, attribute, None)
         for pg in value.values() if isinstance(value, dict) else (value,):
@@ -100,7 +100,7 @@ def name_axes(holder: Any, axes: Mapping[str, str]) -> None:
 
 
 def place_on(axis: str) -> tuple[int, int] | None:
-    """Return (size, own rank) of the rank's group that is called so; None: there is none."""
+    """Return (size, own rank) of this rank's group on a mesh axis; None if it has none."""
     for pg in c10d._world.pg_names:
         if _axis(pg, _torch_name(pg)) == axis and pg.rank() >= 0:
             return pg.size(), pg.rank()
@@ -140,7 +140,7 @@ def _meet(x: Context, pg: Any) -> Group:
 
 
 def _identify(c: _core.Core, pg: Any) -> None:
-    """A process's rank is what its default group says; else what its first group says."""
+    """Set the process's rank from its default group, or else from its first group."""
     if PROCESS.source:
         c.defs.identify(hooks=PROCESS.source)
     default = c10d._world.default_pg
@@ -152,7 +152,7 @@ def _identify(c: _core.Core, pg: Any) -> None:
 
 
 def _torch_name(pg: Any) -> str:
-    """Equal on all members: every rank makes its groups in the same order."""
+    """Return torch's name of a group: equal on all members, which make groups in the same order."""
     known = c10d._world.pg_names.get(pg)
     if known:
         return str(known)
@@ -163,8 +163,8 @@ def _torch_name(pg: Any) -> str:
 
 
 def _ranks(c: _core.Core, pg: Any) -> tuple[int, ...]:
-    """Return the members' global ranks. Of a ProcessGroup made by hand (torchft's) nothing says
-    them, unless it is as large as the world and this rank has its own number in it."""
+    """Return the members' global ranks. They are unknown for a ProcessGroup made by hand
+    (torchft's), unless it is as large as the world and this rank has its own number in it."""
     known = c10d._world.pg_group_ranks.get(pg)
     if known:
         # int(): nanotron makes its groups of numpy's numbers
@@ -177,8 +177,8 @@ def _ranks(c: _core.Core, pg: Any) -> tuple[int, ...]:
 
 
 def _key_of(pg: Any, name: str) -> str:
-    """Return what members of a group made by hand call it alike: all of them make it, so the number
-    of such groups so far is the same; where it is not, their places do not fit together."""
+    """Return a key that members of a group made by hand agree on: all of them make it, so the count
+    of such groups so far is equal; where it is not, the members' places do not fit together."""
     if pg not in PROCESS.made:
         PROCESS.numbers[name, pg.size()] += 1
         PROCESS.made[pg] = f"{name}@{pg.size()}#{PROCESS.numbers[name, pg.size()]}"
@@ -202,7 +202,7 @@ def _axis(pg: Any, torch_name: str) -> str | None:
 
 
 def _described(pg: Any, torch_name: str) -> str:
-    """Return what ``new_group(group_desc=…)`` calls it, else torch's number."""
+    """Return the name given by ``new_group(group_desc=…)``, else torch's group name."""
     try:
         description = str(pg.group_desc)
     except (RuntimeError, AttributeError):
@@ -211,7 +211,7 @@ def _described(pg: Any, torch_name: str) -> str:
 
 
 def _timeout_ns(pg: Any) -> int | None:
-    """After how long its ops give up; None where the backend does not say (fake ones)."""
+    """Return the group's op timeout; None where the backend has none (fake ones)."""
     try:
         options = pg._get_backend(pg._device_types[0]).options
         return int(options._timeout.total_seconds() * 1e9)

@@ -1,9 +1,8 @@
-"""Calls that block outside of collectives: groups are made and destroyed, the store is waited for,
-checkpoints are written. Each is told when it begins and when it ends (pardbg_agent.life.calls).
+"""Calls that block outside of collectives: making and destroying groups, waiting for the store,
+writing checkpoints. Begin and end of each are reported (pardbg_agent.life.calls).
 
 Only the outermost such call of a thread counts: init_device_mesh makes groups, and
-init_process_group waits at the store.
-"""
+init_process_group waits at the store."""
 
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.op_table import Call
 
 MAX_RANKS: Final = 16
-"""Ranks of a group that are named."""
+"""Maximum number of a group's ranks to name."""
 CALLBACKS_NS: Final = 50_000_000
-"""Maximum delay of a group's destruction where ops are left under way."""
+"""Maximum delay of a group's destruction while its ops are under way."""
 DROPPED_S: Final = 0.002
-"""Time a worker needs to drop what its callbacks held."""
+"""Time a backend's worker thread needs to drop the tensors its callbacks held."""
 _INIT: Final = (
     "backend", "init_method", "timeout", "world_size", "rank", "store", "group_name",
 )  # fmt: skip
@@ -47,19 +46,19 @@ _GROUPS: Final = (c10d, dist, device_mesh)
 
 
 class About(NamedTuple):
-    """What a call is, before it begins."""
+    """Description of a blocking call, made before it begins."""
 
     detail: str
     members: Sequence[int] | None
-    """All of them make this call, in the same order; None: it concerns this rank alone."""
+    """Ranks that all make this call, in the same order; None: it concerns this rank alone."""
     group: int = 0
-    """Id of the one group that it is about."""
+    """Id of the one group that the call is about."""
     meets: str = ""
-    """Where it looks for the other ranks: HOST:PORT."""
+    """Address at which the call looks for the other ranks, HOST:PORT."""
 
 
 Describe = Callable[..., About | None]
-"""Describes a call by its arguments; None: it is not watched."""
+"""Describes a call by its arguments; None if the call is not to be watched."""
 
 
 class _Here(threading.local):
@@ -70,7 +69,7 @@ _here = _Here()
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook set-up calls and reads of the store, here and where they are imported later."""
+    """Hook set-up calls, store reads and checkpoints, also in modules that are imported later."""
     for modules, prefix, name, describe in (
         (_GROUPS, "", "init_process_group", _init),
         (_GROUPS, "", "destroy_process_group", _destroy),
@@ -144,7 +143,7 @@ def _begin(
 
 
 def _spawned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.Core | None:
-    """A process that the environment does not call a rank, and that says here that it is one."""
+    """Return the Core of a spawned process whose rank comes from this call, not from RANK."""
     given = _given(args, kwargs)
     rank, size = _rank_and_size(given)
     if rank < 0 or size <= 0:
@@ -161,7 +160,7 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rank_and_size(given: dict[str, Any]) -> tuple[int, int]:
-    """As init_process_group will take them; (-1, -1) where they are not known yet."""
+    """Return (rank, world size) as init_process_group takes them; (-1, -1) if not known yet."""
     rank, size = given.get("rank"), given.get("world_size")
     known_rank = rank if isinstance(rank, int) and rank >= 0 else env_int("RANK")
     known_size = size if isinstance(size, int) and size > 0 else env_int("WORLD_SIZE")
@@ -178,7 +177,7 @@ def _init(*args: Any, **kwargs: Any) -> About | None:
 
 
 def _where(given: dict[str, Any]) -> str:
-    """Return where ranks look for each other."""
+    """Return the rendezvous address of the ranks."""
     method = given.get("init_method")
     if given.get("store") is not None:
         return "a store of the program"
@@ -227,11 +226,11 @@ def _mesh(device_type: Any = "", mesh_shape: Any = (), *_: Any, **kwargs: Any) -
 
 
 def let_callbacks_run() -> None:
-    """Before a group is destroyed: what completed has callbacks that want the GIL, and to drop what
-    Python has made wants it (once more). A program whose model is in a local of ``main()`` takes
-    the group's last reference with it as that returns; ``~ProcessGroupGloo`` then joins the thread
-    that drops them, the GIL held. Where C++ sees ops there are no callbacks, but the program's own
-    tensors and Works are dropped there all the same."""
+    """Wait, before a group is destroyed, until callbacks of completed ops have run: callbacks need
+    the GIL, and so does dropping tensors that Python has made. A model in a local of ``main()``
+    takes the group's last reference with it as that returns; ``~ProcessGroupGloo``, with the GIL
+    held, then joins the thread that drops them. Ops hooked in C++ have no callbacks, but the
+    program's own tensors and Works are dropped there all the same."""
     c = _core.CURRENT
     if c is None or c.context is None or not c.ops.num_ever:
         return
@@ -250,7 +249,7 @@ def _destroy(group: Any = None) -> About:
 
 
 def _key(store: Any, keys: Any = "", *_: Any, **__: Any) -> About:
-    """Describe a wait for a key: any rank may set it, so it is named by the key alone."""
+    """Describe a wait for a store key: any rank may set the key, so no rank is named."""
     return About(", ".join(keys) if isinstance(keys, (list, tuple)) else str(keys), None)
 
 

@@ -1,4 +1,4 @@
-"""Tensors in the arguments of c10d ops, read as ``pardbg_agent.tables.c10d_ops`` says they lie."""
+"""Tensors in the arguments of c10d ops, located by ``pardbg_agent.tables.c10d_ops``."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def inputs(spec: C10dOp, args: Args) -> Sequence[Any]:
 
 
 def bytes_per_rank(spec: C10dOp, args: Args, num_ranks: int, side: int = 1) -> Sequence[int]:
-    """Return the bytes that an op with ``parts`` sends to each rank of the group; ``side`` 0: those
-    that it expects from each."""
+    """Return the bytes that an op with ``parts`` sends to each rank of the group; ``side`` 0: the
+    bytes that it expects from each rank."""
     if spec.parts is Parts.TENSORS:
         return [t.nbytes for t in args[side]]
     tensor, rows = args[side], args[3 + side]

@@ -1,1 +1,1 @@
-"""The device's time: when ops, actions and phases ran on the accelerator, on the host's clock."""
+"""Device times: when ops, actions and phases ran on the accelerator, on the host's clock."""

@@ -1,10 +1,9 @@
-"""A device's clock on the host's: anchors, which are moments known on both.
+"""Mapping of a device's clock to the host's by anchors, which are moments known on both clocks.
 
 An anchor is an event on an idle stream, its host time bracketed by the host's clock before it is
 recorded and after the query that first sees it done. Events give only differences on the device's
 clock (a float of milliseconds, 24 bits), which is some ppm fast or slow: between two anchors the
-host's time is interpolated, after the newest it goes on at the rate between the last two.
-"""
+host's time is interpolated, after the newest it goes on at the rate between the last two."""
 
 from __future__ import annotations
 
@@ -19,34 +18,34 @@ from pardbg_agent.clock import now_ns
 FRESH_NS: Final = 1_000_000_000
 """Age of the newest anchor after which another one is taken."""
 STALE_NS: Final = 5_000_000_000
-"""Age after which even a wide one is better: 24 bits of 5 s are steps of 0.5 us."""
+"""Age of an anchor after which even a wide one replaces it: 24 bits of 5 s are steps of 0.5 us."""
 SOON_NS: Final = 100_000_000
 """Age of the first anchor at which the second is taken: until then the rate is not known."""
 TRIES: Final = 5
 PATIENCE_NS: Final = 30_000
-"""Time for which a try's event is asked, before it is late; QUERIES times at most."""
+"""Time for which an attempt's event is queried (QUERIES times at most) before it counts as late."""
 QUERIES: Final = 256
 SEEN_NS: Final = 20_000
-"""Time after which a query sees an event that is done: a few us on a GPU."""
+"""Maximum time until a query sees a completed event: a few us on a GPU."""
 KEPT: Final = 16
 MAX_DRIFT: Final = 200e-6
-"""Drift that is allowed for while no rate is known; crystals have up to 100 ppm."""
+"""Allowed drift while no rate is known; crystals drift up to 100 ppm."""
 WANDER: Final = 1e-6
-"""Change of a known rate that is allowed for."""
+"""Allowed change of a known rate."""
 RESOLUTION_NS: Final = 500
-"""Of CUDA's elapsed times, as documented."""
+"""Resolution of CUDA's elapsed times, as documented."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A moment on both clocks."""
+    """Moment known on the device's clock and on the host's."""
 
     event: Any
     host_ns: int
     error_ns: float
     """Half of the bracket's width."""
     drift: float = 0.0
-    """Host time gained on the device's, per device time, since the anchor before."""
+    """Host time gained per device time since the previous anchor."""
     drift_error: float = MAX_DRIFT
 
 
@@ -57,21 +56,21 @@ class DeviceClock:
         self, new_event: Callable[[], Any], stream: Any, now: Callable[[], int] = now_ns,
         taken: Callable[[Anchor], None] = lambda anchor: None,
     ) -> None:  # fmt: skip
-        """``stream``: one that nobody else uses, or a bracket is wide or does not close. ``taken``
-        is called with each new anchor."""
+        """Set up the clock. ``stream``: unused by others, or a bracket is wide or does not close.
+        ``taken`` is called with each new anchor."""
         self._new_event, self._stream, self._now = new_event, stream, now
         self._taken = taken
         self._anchors: deque[Anchor] = deque(maxlen=KEPT)
         self._late: tuple[Any, int] | None = None
-        """An event that no try saw done, and a time before it was."""
+        """Event that no attempt saw completed, and a host time before its completion."""
 
     @property
     def error_ns(self) -> int | None:
-        """Half-width of the newest anchor's bracket; None: there is none yet."""
+        """Half-width of the newest anchor's bracket; None before the first anchor."""
         return math.ceil(self._anchors[-1].error_ns) if self._anchors else None
 
     def tend(self) -> None:
-        """Take an anchor if one is due. Call often, from one thread."""
+        """Take an anchor if one is due. Call often, always from the same thread."""
         last = self._anchors[-1] if self._anchors else None
         age = self._now() - last.host_ns if last else 0
         if last and age < (FRESH_NS if len(self._anchors) > 1 else SOON_NS):
@@ -88,7 +87,7 @@ class DeviceClock:
             self._add(_rated(last, best))
 
     def close(self) -> None:
-        """Let go of all events."""
+        """Release all events."""
         self._anchors.clear()
         self._late = None
 
@@ -97,8 +96,8 @@ class DeviceClock:
         self._taken(anchor)
 
     def _bracket(self) -> Anchor | None:
-        """Try once, or look again at the event that is late: its bracket begins a bit before it was
-        last looked at, so it may be wide."""
+        """Try to bracket an event, or query the late event again: its bracket begins shortly before
+        its last query, so it may be wide."""
         if self._late is None:
             event, before = self._new_event(), self._now()
             event.record(self._stream)
@@ -115,7 +114,8 @@ class DeviceClock:
         return None
 
     def host_time(self, event: Any) -> tuple[int, int] | None:
-        """Return (host time, its error) of a done event, in ns; None while there is no anchor."""
+        """Return (host time, its error) of a completed event in ns; None before the first
+        anchor."""
         if not self._anchors:
             return None
         anchor, later = self._anchors[-1], None
@@ -130,7 +130,7 @@ class DeviceClock:
 
 
 def _mapped(anchor: Anchor, later: Anchor | None, elapsed_ms: float) -> tuple[int, int]:
-    """Return (host time, error) of what was so long after an anchor and before a later one."""
+    """Return (host time, error) of a moment ``elapsed_ms`` past ``anchor``, before ``later``."""
     ns = elapsed_ms * 1e6
     if later is None:
         drift, error = anchor.drift, anchor.error_ns + ns * (anchor.drift_error + WANDER)
@@ -142,7 +142,7 @@ def _mapped(anchor: Anchor, later: Anchor | None, elapsed_ms: float) -> tuple[in
 
 
 def _rated(last: Anchor, anchor: Anchor) -> Anchor:
-    """Return the anchor with the rate since the last one."""
+    """Return the anchor with the clock rate since the last one."""
     elapsed_ms = last.event.elapsed_time(anchor.event)
     ns = max(1.0, elapsed_ms * 1e6)
     drift = (anchor.host_ns - last.host_ns - ns) / ns
@@ -154,5 +154,5 @@ def _rated(last: Anchor, anchor: Anchor) -> Anchor:
 
 
 def _step_ns(elapsed_ms: float) -> float:
-    """Return the step of an elapsed time: that of 24 bits, or the device's own."""
+    """Return the resolution of an elapsed time, in ns: that of 24 bits, or the device's own."""
     return max(RESOLUTION_NS, math.ldexp(1e6, math.frexp(elapsed_ms)[1] - 24))

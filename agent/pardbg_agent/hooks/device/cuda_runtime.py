@@ -13,19 +13,19 @@ from typing import Any, Final
 import torch
 
 NON_BLOCKING: Final = 1
-"""cudaStreamNonBlocking: it does not wait for the default stream, nor that for it."""
+"""cudaStreamNonBlocking: no implicit waits between this stream and the default stream."""
 RELAXED: Final = 2
 """cudaStreamCaptureModeRelaxed"""
 PRIORITY: Final = -2
 HIP_PRIORITY: Final = 1
-"""Of our streams: one that neither torch's nor NCCL's usual streams have. Streams share queues of
-the hardware, by priority, and what is behind a wait in a queue waits too."""
+"""Priority of our streams: one that neither torch's nor NCCL's usual streams have. Streams of a
+priority share hardware queues, and work queued behind a wait waits too."""
 QUEUES: Final = 8
-"""CUDA's default."""
+"""CUDA's default number of hardware queues."""
 
 
 class CudaRuntime:
-    """The runtime of this torch. Raises OSError or AttributeError where it has none."""
+    """CUDA or HIP runtime of this torch. Raises OSError or AttributeError if there is none."""
 
     def __init__(self) -> None:
         version: Any = torch.version
@@ -49,16 +49,15 @@ class CudaRuntime:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Of ``int is_capturing(stream, int* status)`` and of ``int last_error()``, for C++."""
+        """Addresses of ``int is_capturing(stream, int* status)`` and ``int last_error()``."""
         found = (ctypes.cast(f, ctypes.c_void_p) for f in (self._is_capturing, self._last_error))
         is_capturing, last_error = (int(address.value or 0) for address in found)
         return is_capturing, last_error
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
-        """Allow this thread, while any other captures a graph, the calls that a capture forbids to
-        all threads of the process, as querying an event: else it would be the end of the capture.
-        """
+        """Allow this thread, while another thread captures a graph, calls that a capture forbids to
+        all threads of the process, such as querying an event: such a call would end the capture."""
         mode = ctypes.c_int(RELAXED)
         self._exchange(ctypes.byref(mode))
         try:
@@ -68,8 +67,8 @@ class CudaRuntime:
 
 
 def _loaded(*names: str) -> ctypes.CDLL:
-    """Return a library that this process has. Another copy would have a current device of its own.
-    Raises OSError."""
+    """Return a library that this process has loaded. A second copy would have a current device of
+    its own. Raises OSError if none of the names is loaded."""
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -78,7 +77,7 @@ def _loaded(*names: str) -> ctypes.CDLL:
 
 @cache
 def of(device: str) -> CudaRuntime | None:
-    """Return the runtime of a type of device; None: neither CUDA's nor HIP's, or not found."""
+    """Return the runtime of a device type; None: neither CUDA nor HIP, or not found."""
     try:
         return CudaRuntime() if device == "cuda" else None
     except (OSError, AttributeError):
@@ -87,25 +86,25 @@ def of(device: str) -> CudaRuntime | None:
 
 def waits_beside() -> bool:
     """Return whether a stream of ours may wait for an op without holding up the program's kernels.
-    Not where streams have few queues to share: with one (Megatron's rule before Blackwell) a GEMM
-    that is launched after the op would wait for the op's end, and nothing would overlap."""
+    False where streams share few queues: with one (Megatron's rule before Blackwell) a GEMM that is
+    launched after the op would wait for the op's end, and nothing would overlap."""
     said = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     return not said.isdecimal() or int(said) >= QUEUES
 
 
 def relaxed(device: str) -> AbstractContextManager[None]:
-    """Return ``CudaRuntime.relaxed`` of a type of device."""
+    """Return ``CudaRuntime.relaxed`` of a device type; no-op without a CUDA or HIP runtime."""
     runtime = of(device)
     return nullcontext() if runtime is None else runtime.relaxed()
 
 
 @contextmanager
 def using(device: torch.device) -> Iterator[None]:
-    """Make it this thread's current device, and allow what captures forbid (``relaxed``).
+    """Make ``device`` this thread's current device, and allow calls that captures forbid.
 
     A new thread's current device is 0, and an event that is recorded, read or destroyed from there
-    goes back to it by a call that makes a context: hundreds of MB on the first rank's device.
-    """
+    switches back to device 0 by a call that makes a context: hundreds of MB on the first rank's
+    GPU."""
     module: Any = torch.get_device_module(device)
     exchange = getattr(module, "_exchange_device", None)
     before = None if exchange is None else exchange(device.index)

@@ -1,9 +1,8 @@
 """Device times of this rank's ops, actions, phases, steps, FSDP units and spans, as DEVICE records.
 
-Kept at level full only, of ops for the sums of level summary, too. An op stays open until the
-device has ended it; how many could not be timed is in the status block. Where ops are seen in C++,
-so are their times (native/device.hpp).
-"""
+Recorded at level full only; op times also at level summary, for its sums. An op stays open until
+the device has ended it; the number of spans without times is in the status block. Ops that are
+hooked in C++ are timed there (native/device.hpp)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _DeviceError: Any = getattr(torch, "AcceleratorError", RuntimeError)  # before 2
 _DEVICE, _BEGIN = int(Kind.DEVICE), int(Kind.DEVICE_BEGIN)
 _COMM, _PHASE, _STEP = int(Lane.COMM), int(Lane.PHASE), int(Lane.STEP)
 HOOK: Final = "device"
-"""Its name for the guard."""
+"""Name of this hook for the guard."""
 _P2P, _INFERRED = int(Flag.P2P), int(Flag.INFERRED)
 _SPAN, _USER = int(Kind.SPAN), int(Lane.USER)
 CAPTURED: Final = "captured graph: ops inside are not timed"
@@ -36,7 +35,7 @@ _GAPS: Final = CAPTURED, "too much in flight: what is issued is not timed"
 
 
 class _Records:
-    """Common to both ways: one rank's spans, which are read by the agent's thread."""
+    """Base of the Python and C++ timers: one rank's spans, which the agent's thread reads."""
 
     times: Any
     _next: Callable[[str, Any], Any]
@@ -46,25 +45,25 @@ class _Records:
         self._c, self.device = core, device
         self._polls = threading.Lock()
         self._failed = False
-        """The device did: what is there still cannot be read."""
+        """Whether the device has failed: its remaining events can no longer be read."""
         self._kept = False
         core.pollers.append(self.poll)
 
     # -- actions, FSDP units, the program's spans; phases, steps
 
     def begin(self, issued_ns: int, stream: Any = None) -> Any:
-        """Begin what ``ended`` ends, on a stream (the current one); None: it is not timed."""
+        """Begin a span on a stream (None: the current one), for ``ended``; None: not timed."""
         return self.times.begin(issued_ns, stream) if self._c.level > 1 else None
 
     def drop(self, span: Any) -> None:
-        """Forget what failed."""
+        """Forget the span of a failed call."""
         self.times.drop(span)
 
     def ended(
         self, span: Any, lane: int, name_id: int, stage: int = NONE, mb: int = NONE,
         stream: Any = None, step: int | None = None,
     ) -> bool:  # fmt: skip
-        """End it. This and the others return whether it is timed."""
+        """End a span; return, as the others do, whether it is timed."""
         if span is None:
             return False
         number = self._c.step if step is None else step
@@ -76,13 +75,13 @@ class _Records:
         raise NotImplementedError
 
     def phase_begins(self, issued_ns: int) -> None:
-        """Begin a phase of the main loop; one that did not end is forgotten."""
+        """Begin a phase of the main loop; drop the open phase if it did not end."""
         before = self._next("phase", self.begin(issued_ns))
         if before is not None:
             self.times.drop(before)
 
     def phase_ended(self, name_id: int) -> bool:
-        """End it."""
+        """End the open phase of the main loop."""
         return self.ended(self._next("phase", None), _PHASE, name_id)
 
     def step_ended(self, step: int, t1_ns: int) -> bool:
@@ -92,7 +91,7 @@ class _Records:
     # -- the agent's thread
 
     def poll(self) -> bool:
-        """Read what the device has reached; return whether there is more to come."""
+        """Read the events that the device has reached; return whether more are to come."""
         if self._failed or not self._polls.acquire(blocking=False):
             return not self._failed
         try:
@@ -115,13 +114,13 @@ class _Records:
         raise NotImplementedError
 
     def keep(self) -> None:
-        """Outlive Python, until closed: to destroy events at exit, from whatever is the current
-        device then, or after the device has failed, costs a context or a warning each."""
+        """Keep this object alive past Python's exit, until closed: destroying events at exit, or
+        after the device has failed, costs a context or a warning each."""
         self._kept = True
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def close(self) -> None:
-        """Take the hooks off: ops whose end nobody will read are open no more."""
+        """Stop timing: close the ops that are still open, as their ends will not be read."""
         self.poll()
         with self._polls:
             self._close()
@@ -135,7 +134,7 @@ class _Records:
         raise NotImplementedError
 
     def _mark_gaps(self) -> None:
-        """Show when spans were left out, as a span of the agent's."""
+        """Record periods in which spans were left out, as spans of the agent."""
         for name, (since, until) in zip(_GAPS, self.times.take_gaps(), strict=True):
             if since:
                 self._c.record(
@@ -145,7 +144,7 @@ class _Records:
 
 
 class DeviceRecords(_Records):
-    """Python's way. ``op_done(op, end_ns, is_bound)``: an op has ended; 0: it is not known when."""
+    """Timer in Python; calls ``op_done(op, end_ns, is_bound)`` at an op's end (0: unknown)."""
 
     def __init__(
         self, core: Core, device: torch.device, op_done: Callable[[Any, int, bool], None]
@@ -153,12 +152,12 @@ class DeviceRecords(_Records):
         self._op_done = op_done
         self.times = DeviceTimes(device)
         self._open: dict[int, tuple[DeviceSpan, Any]] = {}
-        """Ops by token, until their end is read."""
+        """Open ops by token, until their end is read."""
         self._batch: list[int] = []
-        """Ops between a backend's group start and end, which has one Work for all."""
+        """Ops between a backend's group start and end, which share one Work."""
         self._unwaited: dict[Any, list[int]] = {}
-        """Such ops by a weak reference to their Work, until a stream waits for it: its Future, of
-        no tensor, has no event of its end (NCCL)."""
+        """Batches of ops by a weak reference to their Work, until a stream waits for it: its
+        Future, which has no tensor, has no event of its end (NCCL)."""
         self._current: dict[str, Any] = {}
         self._next = self._exchange
         super().__init__(core, device)
@@ -166,8 +165,8 @@ class DeviceRecords(_Records):
     # -- ops
 
     def op_begins(self, op: Any, in_batch: bool) -> bool:
-        """The op is issued next: its arrival is what the current stream reaches now. Return whether
-        it is timed."""
+        """Begin timing an op that is about to be issued: its arrival is when the current stream
+        gets there. Return whether the op is timed."""
         # At level summary, too: else its Work would be polled, and held with the op's memory.
         span = self.times.begin(op.t0)
         if span is None:
@@ -179,18 +178,18 @@ class DeviceRecords(_Records):
         return True
 
     def op_issued(self, token: int, work: Any) -> None:
-        """The op was issued; ``work`` is None where it runs on the current stream."""
+        """Note that the op was issued; ``work`` is None where it runs on the current stream."""
         if token in self._open and token not in self._batch:
             self._end_op(token, work)
 
     def op_refused(self, token: int) -> None:
-        """The backend refused the op."""
+        """Drop the span of an op that the backend refused."""
         span, _ = self._open.pop(token, (None, None))
         if span is not None:
             self.times.drop(span)
 
     def batch_issued(self, work: Any) -> None:
-        """The batch that was collected is issued: one end for all of its ops."""
+        """Note that the collected batch was issued: all its ops share one end."""
         batch, self._batch = self._batch, []
         if work is None:
             self._past(batch, by_wait=False)
@@ -198,17 +197,17 @@ class DeviceRecords(_Records):
             self._unwaited[weakref.ref(work, self._gone)] = batch
 
     def waited(self, work: Any) -> None:
-        """The current stream waits for a Work: if it is a batch's, for all of its ops."""
+        """Note that the current stream waits for a Work: a batch's Work ends all of its ops."""
         if self._unwaited:
             self._past(self._unwaited.pop(weakref.ref(work), []), by_wait=True)
 
     def batch_refused(self) -> None:
-        """The batch will not be issued: its ops' ends will not come."""
+        """Drop the collected batch, which will not be issued: its ops will not end."""
         batch, self._batch = self._batch, []
         self._forget(batch)
 
     def _past(self, batch: list[int], by_wait: bool) -> None:
-        """What the current stream does next comes after these ops."""
+        """End these ops at the current stream's next work, which comes after them."""
         for token in batch:
             if token in self._open:
                 span, op = self._open[token]
@@ -228,7 +227,7 @@ class DeviceRecords(_Records):
                 self._op_done(op, 0, False)
 
     def follows(self, token: int) -> bool:
-        """Return whether the end of the op will come from here."""
+        """Return whether this timer will report the end of the op."""
         return token in self._open
 
     def _end_op(self, token: int, work: Any) -> None:
@@ -298,7 +297,7 @@ class DeviceRecords(_Records):
 
 
 class NativeRecords(_Records):
-    """The way of C++, which times ops by itself and has phases and steps in common with Python."""
+    """Timer in C++, which times ops by itself and shares phases and steps with Python."""
 
     def __init__(self, core: Core, device: torch.device, module: Any) -> None:
         self.times = NativeTimes(device, module)
@@ -310,7 +309,7 @@ class NativeRecords(_Records):
         super().__init__(core, device)
 
     def op_begins(self, op: Any, in_batch: bool) -> bool:
-        """C++ asked about the op, and times it itself."""
+        """Return False: C++ times the op itself."""
         return False
 
     def _end(
@@ -332,8 +331,8 @@ class NativeRecords(_Records):
 def start(
     core: Core, device: torch.device, op_done: Callable[[Any, int, bool], None], native: Any
 ) -> None:
-    """Time this rank's spans on its device from now on, if it has events that say times.
-    ``native``: the module in C++ where ops are seen there."""
+    """Time this rank's spans on its device from now on, if the device has timing events.
+    ``native``: the C++ module, where ops are hooked there."""
     try:
         device = numbered(device)
         with cuda_runtime.using(device):
@@ -348,7 +347,7 @@ def start(
 
 
 def stop(core: Core) -> None:
-    """Time none any more."""
+    """Stop timing on the device."""
     records, core.device = core.device, None
     if records is not None:
         core.guard.call(HOOK, records.close)

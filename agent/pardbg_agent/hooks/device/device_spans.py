@@ -1,11 +1,10 @@
-"""Begin and end on the device of what the host has issued, by events: nothing here waits.
+"""Begin and end times, on the device, of work that the host has issued: events, without waits.
 
 The training's threads record events on the streams that are current there; the agent's thread reads
 them when they are done. An op's end is an event after the call where the op runs on the current
 stream; an asynchronous op's is on a stream of our own, made to wait for its Future. (Never by
 ``add_done_callback``: its stream is the pool's, see ``own_streams``. Never by ``Work.wait`` on
-another stream: it lets go of what keeps the allocator from reusing the memory too early.)
-"""
+another stream: it lets go of what keeps the allocator from reusing the memory too early.)"""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from pardbg_agent.hooks.device.event_queue import EventPool, EventQueue
 from pardbg_agent.hooks.device.own_streams import OwnStreams
 
 _wait: Any = torch._C.Future.wait
-"""Before any hook wraps it."""
+"""torch's Future.wait, taken before any hook wraps it."""
 
 
 @dataclass(slots=True, eq=False)
 class DeviceSpan:
-    """From a begin to an end on the device; 0: not reached, as far as is known."""
+    """Span of time on the device; a time of 0 means not reached yet, as far as is known."""
 
     issued_ns: int
     end_event: Any
@@ -42,49 +41,49 @@ class DeviceSpan:
     num_read: int = 0
     is_told: bool = False
     by_wait: bool = False
-    """Both are for the caller."""
+    """``is_told`` and ``by_wait`` are for the caller's use."""
 
     @property
     def lead_ns(self) -> int:
-        """How far the host was ahead when it issued this."""
+        """Return how far the host was ahead of the device when it issued this span."""
         return self.begin_ns - self.issued_ns
 
 
 @dataclass(slots=True)
 class Gap:
-    """Spans left out, from one time on the host to another."""
+    """Period, on the host's clock, in which spans were left out."""
 
     number: int = 0
     since_ns: int = 0
     until_ns: int = 0
 
     def note(self) -> None:
-        """Leave out a span now."""
+        """Count a span that is left out now."""
         self.number, self.until_ns = self.number + 1, now_ns()
         self.since_ns = self.since_ns or self.until_ns
 
     def take(self) -> tuple[int, int]:
-        """Return from when to when spans were left out since the last call; (0, …): none was."""
+        """Return (from, to) of spans left out since the last call; (0, …) if none was."""
         since, self.since_ns = self.since_ns, 0
         return since, self.until_ns
 
 
 def _new_event_of(device: torch.device) -> Callable[[], Any]:
-    """Return what makes timing events. Raises where the device has none."""
+    """Return a constructor of timing events. Raises if the device has none."""
     new_event = partial(torch.Event, device, enable_timing=True)
     new_event()
     return new_event
 
 
 def numbered(device: torch.device) -> torch.device:
-    """Return the device with its index: the current one if it says none."""
+    """Return the device with its index: the current device's if it has none."""
     c: Any = torch._C
     index = c._accelerator_getDeviceIndex() if device.index is None else device.index
     return torch.device(device.type, int(index))
 
 
 class DeviceTimes:
-    """Spans of one device, which is the current one. Raises where it has no timing events."""
+    """Spans of one device, which is the current one. Raises if the device has no timing events."""
 
     def __init__(self, device: torch.device) -> None:
         c: Any = torch._C
@@ -99,31 +98,31 @@ class DeviceTimes:
         self.clock = DeviceClock(self.new_event, self.streams.new())
         self.pool, self.queue = EventPool(self.new_event), EventQueue()
         self.lead_ns = 0
-        """Of the span that was reached last, at ``newest_ns``."""
+        """Host lead of the span that was reached last, at ``newest_ns``."""
         self.newest_ns = 0
         self.captured, self.refused = Gap(), Gap()
         """Spans left out because their stream captured a graph, whose events have no times, and
-        because too many were in flight."""
+        spans left out because too many were in flight."""
         self.num_lost = 0
         """Spans whose times could not be read."""
 
     @property
     def num_left_out(self) -> int:
-        """Spans without times, for whatever reason."""
+        """Return the number of spans without times, for whatever reason."""
         return self.captured.number + self.refused.number + self.num_lost
 
     def take_gaps(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return when spans were captured, and refused, since the last call."""
+        """Return the periods of captured and of refused spans since the last call."""
         return self.captured.take(), self.refused.take()
 
     @property
     def num_in_flight(self) -> int:
-        """Events that spans hold."""
+        """Number of events that spans hold."""
         return self.pool.num_in_flight
 
     def begin(self, issued_ns: int, stream: Any = None) -> DeviceSpan | None:
-        """Begin a span at what comes next on the stream (the current one). None: left out,
-        counted."""
+        """Begin a span at the next work on the stream (None: the current one). Return None if the
+        span is left out (and counted)."""
         with self._here():
             if self.capturing():
                 self.captured.note()
@@ -139,7 +138,7 @@ class DeviceTimes:
         return span
 
     def end(self, span: DeviceSpan, stream: Any = None) -> bool:
-        """End it with what was issued last on the stream. False: it is dropped."""
+        """End a span after the last work issued on the stream. False: the span is dropped."""
         with self._here():
             if self.capturing():
                 self.captured.note()
@@ -151,8 +150,8 @@ class DeviceTimes:
         return True
 
     def end_with(self, span: DeviceSpan, work: Any, group_id: int, peer: int) -> bool:
-        """End it when the asynchronous op of a Work does, on the backend's stream of this group
-        (and peer, for p2p). False: its end is not the device's to tell, and it is dropped."""
+        """End a span with a Work's asynchronous op, on the backend's stream of this group (and
+        peer, for p2p). False: the device does not tell the op's end; the span is dropped."""
         with self._here():
             stream = self._past(work, group_id, peer) if self._waits_beside else None
             if stream is None:
@@ -182,7 +181,7 @@ class DeviceTimes:
         return stream
 
     def _here(self) -> AbstractContextManager[None]:
-        """Make the device the current one, which it is unless the program names it each time."""
+        """Make the span's device current, which it is unless the program names devices itself."""
         current = self._index() == self._device.index
         return nullcontext() if current else cuda_runtime.using(self._device)
 
@@ -191,12 +190,12 @@ class DeviceTimes:
         self.pool.give(span.end_event)
 
     def poll(self) -> bool:
-        """Read what is done; return whether there is more to come. The agent's thread calls it."""
+        """Read completed events; return whether more are to come. Call from the agent's thread."""
         self.clock.tend()
         return self.clock.error_ns is None or self.queue.reap(self._seen)
 
     def close(self) -> None:
-        """Let go of all events."""
+        """Release all events."""
         self.clock.close()
         self.pool, self.queue = EventPool(self.new_event), EventQueue()
 
@@ -226,8 +225,8 @@ class DeviceTimes:
 
 
 class NativeTimes:
-    """The same in C++ (native/device.hpp), whose anchors are taken here, with events of its own:
-    torch's keep the GIL while the driver has them wait for another thread."""
+    """DeviceTimes in C++ (native/device.hpp), with anchors taken here, from events of its own:
+    torch's events keep the GIL while the driver makes them wait for another thread."""
 
     def __init__(self, device: torch.device, module: Any) -> None:
         _new_event_of(device)
@@ -252,12 +251,12 @@ class NativeTimes:
         )
 
     def poll(self) -> bool:
-        """Read what is done; return whether there is more to come. The agent's thread calls it."""
+        """Read completed events; return whether more are to come. Call from the agent's thread."""
         self.clock.tend()
         left: bool = self.native.poll()
         return left
 
     def close(self) -> None:
-        """Let go of all events."""
+        """Release all events."""
         self.clock.close()
         self.native.close()

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MAX_EVENTS: Final = 8192
-"""Events in flight: two for each span."""
+"""Maximum number of events in flight: two for each span."""
 MAX_LANES: Final = 128
 
 
 class EventPool:
-    """Events that nobody uses at the moment. ``take`` in any thread, ``give`` too."""
+    """Events that are not in use. Both ``take`` and ``give`` may be called from any thread."""
 
     def __init__(self, new_event: Callable[[], Any]) -> None:
         self._new_event = new_event
@@ -20,7 +20,7 @@ class EventPool:
         self._num = 0
 
     def take(self) -> tuple[Any, Any] | None:
-        """Return a span's two events; None where all are in flight."""
+        """Return two events for a span; None if all are in flight."""
         begin, end = self._take(), self._take()
         if end is not None:
             return begin, end
@@ -47,7 +47,7 @@ class EventPool:
 
 
 class EventQueue:
-    """Recorded events with what they mean, in order for each stream."""
+    """Recorded events with their meanings, in order for each stream."""
 
     def __init__(self) -> None:
         self._lanes: dict[Any, deque[tuple[Any, Any]]] = {}
@@ -61,7 +61,7 @@ class EventQueue:
         lane.append((event, meaning))
 
     def reap(self, seen: Callable[[Any, Any], None]) -> bool:
-        """Call ``seen(event, meaning)`` for the events that are done, a stream's oldest first.
+        """Call ``seen(event, meaning)`` for the completed events, oldest of each stream first.
         Return whether others are left. One thread only; never blocks."""
         left = False
         for lane in list(self._lanes.values()):

@@ -1,9 +1,8 @@
-"""Streams of our own, which nothing of the program runs on.
+"""Streams of our own, on which no work of the program runs.
 
-``torch.Stream()``, NCCL's streams and those that a Future's callbacks run on come from one pool of
-32: what is recorded on one of those is read late where the program's kernels are queued before it,
-and what waits there delays the program's kernels. So ours lie outside of it where that can be had.
-"""
+``torch.Stream()``, NCCL's streams and those of a Future's callbacks come from one pool of 32: an
+event recorded on a pool stream is read late where the program's kernels are queued before it, and a
+wait there delays the program's kernels. Our streams lie outside of the pool where possible."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ class OwnStreams:
         self._by_key: dict[Any, Any] = {}
 
     def of(self, key: Any) -> Any | None:
-        """Return the stream of a key; None where there are too many."""
+        """Return the stream of a key; None if there are too many streams."""
         found = self._by_key.get(key)
         if found is None and len(self._by_key) < MAX_STREAMS:
             found = self._by_key[key] = self.new()
         return found
 
     def new(self) -> Any:
-        """Return another stream: the pool's, whose ends may be read late, if there is no other."""
+        """Return a new stream, from the pool (whose ends may be read late) as a last resort."""
         runtime = cuda_runtime.of(self._device.type)
         module: Any = torch.get_device_module(self._device)
         make = getattr(module, "own_stream", None) if runtime is None else runtime.new_stream

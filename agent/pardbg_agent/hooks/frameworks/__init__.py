@@ -1,6 +1,6 @@
-"""Pipelines and groups of training frameworks: an adapter each, put in place when the program
-imports the framework's module. An adapter imports nothing of the framework; what it does not find
-it leaves alone."""
+"""Adapters for the pipelines and groups of training frameworks: an adapter is put in place when the
+program imports the framework's module. An adapter imports nothing of the framework; attributes that
+it does not find are left alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADAPTERS: Final = {
     "nanotron.parallel.pipeline_parallel.state": "nanotron.hook_state",
     "picotron.pipeline_parallel.pipeline_parallel": "picotron.hook_schedules",
 }
-"""Module of a framework -> adapter and its function that hooks it."""
+"""Module of a framework -> adapter and its function that installs the hooks."""
 _COLOSSAL: Final = {f"{axis}_group": axis for axis in ("pp", "tp", "dp", "sp", "ep", "moe_dp")}
 GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "colossalai.booster.plugin.hybrid_parallel_plugin": (
@@ -57,12 +57,12 @@ GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {"tp_group": "tp", "cp_group": "cp", "dp_group": "dp", "pp_group": "pp"},
     ),
 }  # fmt: skip
-"""Module -> (class, the method that makes its groups, attribute -> axis). Without a class they are
-the module's function and variables."""
+"""Module -> (class, method that makes its groups, attribute -> axis). An empty class: the function
+and the variables are the module's own."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Wait for the frameworks' modules."""
+    """Install the adapters when the frameworks' modules are imported."""
     for module, hook in ADAPTERS.items():
         late.when_imported(module, functools.partial(_adapt, patches, hook))
     for module, made in GROUPS.items():
@@ -70,7 +70,7 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 def _adapt(patches: Patches, hook: str, module: ModuleType) -> None:
-    """Import the adapter, too, only now: most programs need none."""
+    """Import the adapter only when its framework is imported: most programs need none."""
     name, _, function = hook.partition(".")
     getattr(importlib.import_module(f"{__name__}.{name}"), function)(patches, module)
 

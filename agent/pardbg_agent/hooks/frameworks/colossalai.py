@@ -1,8 +1,7 @@
 """ColossalAI's pipeline schedules (1F1B, interleaved, zero bubble V) and its ZeRO 1 and 2.
 
-The zero-bubble scheduler's nodes say chunk and microbatch, but wait for their input before they
-compute: the action is the compute inside. The others' are counted.
-"""
+The zero-bubble scheduler's nodes give chunk and microbatch, but wait for their input before they
+compute: the action is the compute inside. In the other schedules, microbatches are counted."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 
 _VERBS: Final = {"F": "F", "B": "I", "W": "W"}
-"""The zero-bubble table's B is the gradient of the input alone."""
+"""Verbs of ColossalAI's node types: B of the zero-bubble table is backward-input only."""
 
 
 def hook_plain(patches: Patches, module: ModuleType) -> None:
@@ -39,7 +38,7 @@ def hook_zero_bubble(patches: Patches, module: ModuleType) -> None:
 
 
 def hook_zero(patches: Patches, module: ModuleType) -> None:
-    """LowLevelZeroPlugin's optimizer gathers the parameters in its own step()."""
+    """Hook LowLevelZeroPlugin's optimizer, which gathers the parameters in its own step()."""
     step_phases.hook_wrapper(patches, module.LowLevelZeroOptimizer)
 
 
@@ -87,7 +86,7 @@ def _zero_bubble(c: _core.Core, made: Actions, given: Given) -> Plan | None:
 
 
 def _number(schedule: Any, name: str) -> int:
-    """Microbatches; a schedule that is given their size counts them when it has a batch."""
+    """Return the number of microbatches; a schedule given their size has 0 before its batch."""
     return int(getattr(schedule, name, None) or 0)
 
 

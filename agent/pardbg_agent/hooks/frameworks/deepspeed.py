@@ -1,9 +1,8 @@
-"""DeepSpeed's PipelineEngine: its instruction schedule is the plan.
+"""DeepSpeed's PipelineEngine, whose instruction schedule is the plan.
 
-``_exec_schedule`` runs the instructions through a table of functions, which is what is hooked: the
-engine's methods of the same names are called by DualPipeV's once more inside. A forward or
-backward holds no point-to-point op, those are instructions of their own.
-"""
+``_exec_schedule`` runs the instructions through a table of functions, which is hooked: DualPipeV's
+methods call the engine's methods of the same names once more. A forward or backward contains no
+point-to-point op; those are instructions of their own."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ def hook_engine(patches: Patches, module: ModuleType) -> None:
 
 
 def hook_backward(patches: Patches, module: ModuleType) -> None:
-    """The loss that is given is divided and scaled inside. DeepSpeed's own wrapper hides the names
-    of the parameters."""
+    """Hook backward(), which divides and scales the loss inside. DeepSpeed's own wrapper hides the
+    parameters' names."""
 
     def before(c: _core.Core, engine: Any, loss: Any = None, *_: Any, **__: Any) -> None:
         step_phases.before_scale(c, engine, loss)
@@ -38,7 +37,7 @@ def hook_backward(patches: Patches, module: ModuleType) -> None:
 
 
 def hook_zero(patches: Patches, module: ModuleType) -> None:
-    """ZeRO 1, 2 and 3 step the groups of parameters one after the other."""
+    """Hook ZeRO 1, 2 and 3, which step the groups of parameters one after the other."""
     for name in ("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"):
         step_phases.hook_wrapper(patches, getattr(module, name, None))
 
@@ -48,7 +47,7 @@ def hook_dualpipev(patches: Patches, module: ModuleType) -> None:
 
 
 def _hook_table(patches: Patches, engine: Any) -> None:
-    """A table of our own in its place, with the two computing instructions watched."""
+    """Replace the instruction table by a copy with the two computing instructions hooked."""
     table = dict(engine._INSTRUCTION_MAP)
     for instruction, function in table.items():
         verb = _VERBS.get(instruction.__name__)
@@ -76,8 +75,8 @@ def _begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
 
 
 def _row(schedule: Any, run: seam.Run) -> list[str]:
-    """The computing instructions of one stage's schedule. Buffers are used again, so microbatches
-    are counted."""
+    """Return the computing instructions of one stage's schedule. Buffers are reused, so
+    microbatches are counted."""
     counts: dict[tuple[str, int], int] = {}
     row = []
     for instructions in schedule:

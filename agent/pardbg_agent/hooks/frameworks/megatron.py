@@ -1,10 +1,10 @@
 """Megatron-core: the schedules of ``pipeline_parallel.schedules``.
 
-All of them call ``forward_step`` and ``backward_step`` through the module's globals, which hold no
-point-to-point op. A forward says its microbatch and chunk, a backward does not: the k-th one of a
-run is the k-th of the plan. ``combined_1f1b``, where all-to-alls of experts are overlapped, has one
-call for a forward and another microbatch's backward: both actions last as long as the call.
-"""
+All of them call ``forward_step`` and ``backward_step`` through the module's globals; neither
+contains a point-to-point op. A forward gives its microbatch and chunk, a backward does not: the
+k-th one of a run is the k-th of the plan. ``combined_1f1b``, where all-to-alls of experts are
+overlapped, has one call for a forward and another microbatch's backward: both actions last as long
+as the call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan | None:
 
 
 def overlapped(order: list[str], ahead: int) -> list[str]:
-    """The same forwards and backwards, each backward in pair with the forward ``ahead`` of it."""
+    """Return the actions with each backward paired with the forward ``ahead`` positions later."""
     forwards = [entry for entry in order if "F" in entry]
     backwards = [entry for entry in order if "B" in entry]
     pairs = [f"({f};{b})OVERLAP_F_B" for f, b in zip(forwards[ahead:], backwards, strict=False)]
@@ -76,7 +76,7 @@ def overlapped(order: list[str], ahead: int) -> list[str]:
 
 
 def _unpiped(c: _core.Core, made: Actions, given: Given) -> None:
-    """Gradient accumulation: forward and backward are phases of the step, not actions."""
+    """Note a run without pipeline: forward and backward are phases of the step, not actions."""
     made.of_run = seam.Run(0, 1)
 
 
@@ -109,8 +109,8 @@ def _combined(made: Actions, given: Given) -> list[What]:
 
 
 def _log_loss(c: _core.Core, made: Actions) -> None:
-    """The mean over the microbatches of what the loss function reports first: a number each, or
-    a sum and a count of tokens. Where the last stage is; never waits for a device."""
+    """Report the mean, over microbatches, of the first value of the loss function: a number each,
+    or a sum and a token count. On the last stage only; never waits for a device."""
     reported = made.of_run.of_framework or ()
     firsts = [next(iter(each.values())) for each in reported if isinstance(each, dict) and each]
     values = [_numbers(first) for first in firsts]

@@ -1,8 +1,7 @@
 """nanotron's pipeline engines.
 
-Its forward and backward hold their own receives (a block asks for its input, autograd for the
-gradient of what was sent), so an action's compute begins after the last of them.
-"""
+Its forward and backward contain their own receives (a block asks for its input, autograd for the
+gradient of the sent activation), so an action's compute begins after the last receive."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """picotron: ``train_step_pipeline_afab`` and ``train_step_pipeline_1f1b``.
 
-They call ``model.forward`` and ``model.backward`` themselves, so no module hook would see them. The
-last stage computes its loss between a forward and the next communication.
-"""
+They call ``model.forward`` and ``model.backward`` directly, bypassing module hooks. The last stage
+computes its loss between a forward and the next communication."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def _backward(made: Actions, given: Given) -> What:
 
 
 def _before_communication(c: _core.Core, operation: Any = "", *_: Any, **__: Any) -> None:
-    """The last stage's loss is there; its activations go nowhere, so nothing was sent before."""
+    """Note that the last stage has computed its loss: it sends no activations before it."""
     made = pipeline_actions.of(c)
     if made.pending is not None and operation != "send_forward":
         made.loss_computed(now_ns())

@@ -1,4 +1,4 @@
-"""What adapters share: a framework's functions as runs and actions of a pipeline."""
+"""Helpers of all adapters: a framework's functions as runs and actions of a pipeline."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ran
 from pardbg_agent.schedule_orders import Plan, by_rank
 
 Given = dict[str, Any]
-"""A call's arguments by their names."""
+"""Arguments of a call by their names."""
 What = tuple[str, int, int, Any]
 """(verb, stage, microbatch, module or None) of an action."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What the actions of a schedule's run need to know of it."""
+    """State of a schedule's run that its actions need."""
 
     stage: int
     """Stage of this rank in the pipeline's group."""
@@ -29,10 +29,10 @@ class Run:
     losses: list[float] = field(default_factory=list)
     """Losses of the last stage's microbatches."""
     of_framework: Any = None
-    """The framework's own object: an engine, or the node that runs."""
+    """Object of the framework: an engine, or the node that runs."""
 
     def at(self, second_half: bool) -> int:
-        """Return the virtual stage where the second chunk runs back through the ranks (V)."""
+        """Return the virtual stage; a second chunk runs back through the ranks (V schedules)."""
         return 2 * self.num_ranks - 1 - self.stage if second_half else self.stage
 
 
@@ -51,8 +51,8 @@ def plan_on(
     chunks: int = 1,
 ) -> Plan | None:
     """Return the plan of a run of ``number`` microbatches on a process group. ``row(rank in the
-    group, its size, number)`` are the actions of one of its ranks; None: not known. A group of one
-    rank has no pipeline, so no plan."""
+    group, its size, number)`` returns one rank's actions; None: they are unknown. A group of one
+    rank has no pipeline, so the plan is None."""
     ranks = ranks_of(group)
     size = len(ranks)
     if size < 2:
@@ -62,7 +62,7 @@ def plan_on(
 
 
 def keep_loss(made: Actions, loss: Any) -> None:
-    """Keep what backward begins from, where it is one number on the host."""
+    """Keep the loss that backward begins from, if it is one number on the host."""
     if made.of_run is not None and step_phases.is_plain_scalar(loss):
         made.of_run.losses.append(loss.detach().item())
 
@@ -101,10 +101,10 @@ def hook_run(
     begins: Callable[[_core.Core, Actions, Given], Plan | None],
     ended: Callable[[_core.Core, Actions], None] | None = None,
 ) -> None:
-    """``owner.name`` is one run of a schedule. ``begins`` gives its plan (one without an order
-    where none is known; None: there is no pipeline, forward and backward are phases of the step)
-    and keeps in ``Actions.of_run`` what the actions need, or nothing where this call is no run;
-    ``ended`` looks at it when the run is over."""
+    """Hook ``owner.name`` as one run of a schedule. ``begins`` returns the plan (without an order
+    if unknown; None: no pipeline, forward and backward are phases of the step) and sets
+    ``Actions.of_run`` for the actions, or leaves it unset where the call is not a run; ``ended`` is
+    called when the run is over."""
     if not hasattr(owner, name):
         return
     given = names_of(getattr(owner, name))
@@ -131,8 +131,8 @@ def hook_run(
 
 
 def report_loss(c: _core.Core, made: Actions, loss: float) -> None:
-    """The loss of a run that ended, of the step in which it began: an optimizer inside may have
-    ended that."""
+    """Report the loss of a run that ended, for the step in which it began: an optimizer inside the
+    run may have ended that step."""
     step_phases.log_loss(c, loss, made.run_step)
 
 
@@ -142,8 +142,8 @@ def action(
     which: Callable[[Actions, Given], What | list[What] | None],
     loss_of: Callable[[Actions, Given], Any] | None = None,
 ) -> Any:
-    """``original`` as an action of the run it is called in, or as several that it overlaps;
-    outside a run it is left alone."""
+    """Wrap ``original`` as an action of the run it is called in, or as several actions that it
+    overlaps; outside a run it is left alone."""
     given = names_of(original)
 
     def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
@@ -174,7 +174,7 @@ def action(
 
 
 def in_order(verb: str, module: str = "") -> Callable[[Actions, Given], What]:
-    """Actions of the rank's one stage, by microbatch. ``module``: the argument that is it."""
+    """Return the actions of the rank's one stage, by microbatch; ``module`` names its argument."""
 
     def which(made: Actions, given: Given) -> What:
         stage = made.of_run.stage
@@ -184,13 +184,13 @@ def in_order(verb: str, module: str = "") -> Callable[[Actions, Given], What]:
 
 
 def backward(made: Actions, planned: tuple[int, int] | None = None) -> What:
-    """Return a backward: what the plan says, else the next microbatch of the rank's first stage."""
+    """Return the planned backward, else the next microbatch's on the rank's first stage."""
     stage = made.of_run.stage
     return "B", *(planned or (stage, made.next_mb("B", stage))), None
 
 
 def _phase(c: _core.Core, verb: str, module: Any) -> tuple[Callable[..., None], Any] | None:
-    """Forward or backward where the run is on one rank: no pipeline, but a phase of its step."""
+    """Begin a forward or backward phase of the step: a run on one rank has no pipeline."""
     ended: Callable[..., None] = step_phases.after_backward
     if verb == "F":
         begun, ended = step_phases.before_forward(c, module), step_phases.after_forward
@@ -207,13 +207,13 @@ def hook_action(
     which: Callable[[Actions, Given], What | list[What] | None],
     loss_of: Callable[[Actions, Given], Any] | None = None,
 ) -> None:
-    """``owner.name`` is an action of the run it is called in."""
+    """Hook ``owner.name`` as an action of the run it is called in."""
     if hasattr(owner, name):
         patches.set(owner, name, action(getattr(owner, name), hook, which, loss_of))
 
 
 def hook_communication(patches: Patches, owner: Any, name: str, hook: str) -> None:
-    """``owner.name`` waits for an action's input inside the action: its compute begins after."""
+    """Hook ``owner.name``, which waits for an action's input: its compute begins after the wait."""
 
     def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
         made = pipeline_actions.of(c)

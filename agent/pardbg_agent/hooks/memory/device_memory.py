@@ -1,8 +1,7 @@
-"""Memory of the rank's device: its allocator's statistics, and requests that it could not serve.
+"""Memory of the rank's device: its allocator's statistics, and allocations that failed.
 
-An allocator with an observer (CUDA's) reports each failed request where it is made; of any other
-the uncaught torch.OutOfMemoryError is reported. Nothing here starts a device or waits for it.
-"""
+An allocator with an observer (CUDA's) reports each failed request where it is made; with any other
+allocator the uncaught torch.OutOfMemoryError is reported. Never starts a device or waits for it."""
 
 from __future__ import annotations
 
@@ -22,15 +21,15 @@ from pardbg_agent.hooks.context import of
 from pardbg_agent.wire import STATUS_NOW, STATUS_NOW_OFFSET, DefKind
 
 MAX_REPORTS: Final = 16
-"""Failed requests reported of a process: a program that looks for its batch size has many."""
+"""Maximum number of failed requests reported: a program that probes its batch size has many."""
 _SIZE: Final = re.compile(r"Tried to allocate ([\d.]+) (bytes|[KMGT]i?B)")
 _UNITS: Final = {"b": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 Parts = Callable[[_core.Core], Mapping[str, int]]
-"""Gives bytes by purpose."""
+"""Returns bytes by purpose."""
 
 
 def id_of(device: torch.device) -> str:
-    """Return what names a device that is in use among all; empty where torch does not say it."""
+    """Return the unique id of a device that is in use; empty where torch has none."""
     if device.type != "cuda":
         return ""
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
@@ -51,8 +50,8 @@ def stats(c: _core.Core) -> Mapping[str, Any] | None:
 
 
 def held(c: _core.Core) -> dict[str, tuple[int, int]]:
-    """Return (bytes, their peak) by ``allocated`` and ``reserved``, as far as the allocator says
-    it; empty while the rank uses no device, or where a pluggable one keeps no statistics."""
+    """Return (bytes, their peak) by ``allocated`` and ``reserved``, as far as the allocator has
+    them; empty while the rank uses no device, or where a pluggable one keeps no statistics."""
     return c.guard.call("allocator", _held, c) or {}
 
 
@@ -66,7 +65,7 @@ def _held(c: _core.Core) -> dict[str, tuple[int, int]]:
 
 
 def limit_bytes(c: _core.Core) -> int:
-    """Return what the rank may allocate on its device, which is in use."""
+    """Return the bytes that the rank may allocate on its device, which is in use."""
     index = _index(c)
     if c.identity.device != "cuda":
         return int(torch.accelerator.get_memory_info(index)[1])
@@ -77,7 +76,7 @@ def limit_bytes(c: _core.Core) -> int:
 
 
 def _index(c: _core.Core) -> int:
-    """Return the number of the rank's device, which a program need not make the current one."""
+    """Return the index of the rank's device, which need not be the program's current one."""
     if c.device is not None:
         return int(c.device.device.index)
     return int(torch._C._accelerator_getDeviceIndex())
@@ -88,20 +87,20 @@ def _index(c: _core.Core) -> int:
 
 @dataclass(slots=True)
 class FailedRequests:
-    """State of one Core."""
+    """State of failed requests for one Core."""
 
     watched: bool = False
     observed: bool = False
-    """The allocator reports them."""
+    """Whether the allocator reports failed requests."""
     num_reported: int = 0
 
 
 _attached: set[str] = set()
-"""Types of devices whose allocator has our observer, which cannot be taken off."""
+"""Device types whose allocator has our observer, which cannot be removed."""
 
 
 def watch(c: _core.Core, device: str, parts: Parts) -> None:
-    """Report requests that fail on devices of this type, which is in use, from now on."""
+    """Report failed requests on devices of this type, which is in use, from now on."""
     known = of(c).part(FailedRequests)
     if known.watched or c.run is None:
         return
@@ -117,7 +116,7 @@ def watch(c: _core.Core, device: str, parts: Parts) -> None:
 
 
 def _observed(parts: Parts, device: int, asked: int, limit: int, free: int) -> None:
-    """Called in the thread that allocates, before the allocator raises."""
+    """Report a failed request; called in the allocating thread, before the allocator raises."""
     c = _core.CURRENT
     if c is not None and c.run is not None:
         frames = frames_of(sys._getframe())
@@ -125,7 +124,7 @@ def _observed(parts: Parts, device: int, asked: int, limit: int, free: int) -> N
 
 
 def _raised(c: _core.Core, parts: Parts, error: BaseException) -> None:
-    """Report an uncaught torch.OutOfMemoryError that no observer has seen."""
+    """Report an uncaught torch.OutOfMemoryError that no observer has reported."""
     if not of(c).part(FailedRequests).observed:
         frames = traceback_of(error.__traceback__)
         free, limit = c.guard.call("device limit", _memory_info, c) or (None, 0)

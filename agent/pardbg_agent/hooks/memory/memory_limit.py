@@ -1,8 +1,7 @@
-"""How much memory this rank may have: its device's, or its cgroup's, which it may share.
+"""Memory limit of this rank: its device's, or its cgroup's, which other processes may share.
 
-Where the limit is is found once. A cgroup's use is read again every few seconds: others' processes
-count in it, and page cache that the kernel would give up does not.
-"""
+The limit is located once. A cgroup's use is read again every few seconds: other processes count in
+it, page cache that the kernel would reclaim does not."""
 
 from __future__ import annotations
 
@@ -19,30 +18,30 @@ from pardbg_agent.words import whole
 
 EVERY_NS: Final = 5_000_000_000
 NO_LIMIT: Final = 1 << 60
-"""cgroup v1 says a number about as large as an address where there is none."""
+"""Limit from which cgroup v1 means no limit: it then gives a number near the largest address."""
 ROOT: Final = "/sys/fs/cgroup"
 _NAMES: Final = {
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""cgroup version -> (limit, use, what of memory.stat can be given up)"""
+"""cgroup version -> (limit file, use file, reclaimable field of memory.stat)."""
 _MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
 
 
 @dataclass(slots=True)
 class Limit:
-    """What was found."""
+    """Memory limit that was found."""
 
     cgroup: tuple[int, int, str] | None = None
-    """(limit in bytes, cgroup version, directory); (0, 0, ""): there is none; None: not looked."""
+    """(limit in bytes, cgroup version, directory); (0, 0, ""): no limit; None: not searched yet."""
     device: bool = False
-    """The device's limit, which does not change, is recorded."""
+    """Whether the device's limit, which does not change, is recorded."""
     next_ns: int = 0
-    """When to read a cgroup's use again."""
+    """Time of the next reading of a cgroup's use."""
 
 
 def sample(c: _core.Core, t: int) -> None:
-    """``limit``: its bytes, and what of a cgroup's is used."""
+    """Record ``limit``: the limit in bytes, and for a cgroup its use."""
     known = of(c).part(Limit)
     if t < known.next_ns:
         return
@@ -61,7 +60,7 @@ def sample(c: _core.Core, t: int) -> None:
 
 
 def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, str]:
-    """Return the tightest limit of this process's cgroup and those above it: (bytes, version,
+    """Return the tightest limit of this process's cgroup and its ancestors: (bytes, version,
     directory); (0, 0, "") without any."""
     found = [
         (limit, version, directory)
@@ -72,7 +71,7 @@ def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int,
 
 
 def used_bytes(version: int, directory: str) -> int:
-    """Return the bytes that the kernel cannot reclaim."""
+    """Return the bytes of a cgroup that the kernel cannot reclaim."""
     _, use, inactive = _NAMES[version]
     lines = read_text(os.path.join(directory, "memory.stat")).splitlines()
     given_up = next((_number(x.split()[1]) for x in lines if x.split()[:1] == [inactive]), 0)
@@ -80,7 +79,7 @@ def used_bytes(version: int, directory: str) -> int:
 
 
 def _number(text: str) -> int:
-    """0 for ``max`` and what else is no number."""
+    """Return the number in a cgroup file; 0 for ``max`` and anything else that is not a number."""
     return whole(text.strip()) or 0
 
 

@@ -1,12 +1,11 @@
 """Activation memory: bytes that autograd saves in a forward, counted on sampled steps only.
 
 Saved-tensor hooks, pushed around a stage's or a wrapped model's forward, keep what autograd would
-have kept (the same storage) and count it: each part once, parameters left out. What has a grad_fn
-is detached, as autograd itself does: a saved output would form a cycle with its own node. The check
-that nobody wrote to a saved tensor, which autograd leaves out under hooks, is made in ``_unpack``.
-Programs that forbid saved-tensor hooks (torch.func, some compiled code) find ours taken off first,
-and a forward inside the program's own hooks is not counted.
-"""
+have kept (the same storage) and count it: each part once, parameters left out. A tensor with a
+grad_fn is detached, as autograd itself does: a saved output would form a cycle with its own node.
+``_unpack`` checks that no saved tensor was written to, which autograd leaves out under hooks. For
+programs that forbid saved-tensor hooks (torch.func, some compiled code) ours are removed first, and
+a forward inside the program's own hooks is not counted."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ from pardbg_agent.hooks.tensors import counts_ops, local_part
 
 EVERY: Final = 100
 FIRST: Final = 1
-"""Steps 1 and 2, then 100 and 101, 200 and 201, ...: the same on all ranks. Two, as a program may
-do every other step in another way."""
+"""First sampled step: 1 and 2, then 100 and 101, 200 and 201, ...: the same on all ranks. Two, as a
+program may do every other step in another way."""
 
 _autograd: Any = torch._C._autograd
 
 
 class Count:
-    """One forward's saved bytes."""
+    """Saved bytes of one forward."""
 
     __slots__ = ("_core", "_counted", "_kept", "_left_out", "_seen", "num_bytes", "pushed")
 
@@ -44,26 +43,26 @@ class Count:
         self._counted: dict[int, int] = {}
         self._kept: dict[int, StorageWeakRef] = {}
         self._left_out = left_out
-        """Storages that are no activations, by address, as long as they are there: the program may
-        drop a model, and others get its memory."""
+        """Storages that are not activations, by address, while they live: the program may drop a
+        model, and other tensors get its memory."""
 
     @unseen
     def pack(self, tensor: Any) -> Any:
-        """Keep and count. This runs inside the program's own operations: an error of the counting
-        must not become one of theirs."""
+        """Keep a saved tensor and count it. This runs inside the program's own operations: an error
+        of the counting must not become one of theirs."""
         self._core.guard.call("saved", self.add, tensor)
         kept = tensor if tensor.grad_fn is None else tensor.detach()
         return kept, kept._version
 
     def beside(self) -> Count:
-        """Return a new count of what is not in this one. Backward lets go of what was saved, and
-        others get the memory: such an address says nothing any more."""
+        """Return a new count that leaves out the tensors of this one. Backward frees saved tensors,
+        and others get the memory: addresses of freed storages are not left out."""
         held = {address: s for address, s in self._kept.items() if not s.expired()}
         return Count(self._core, self._left_out | held)
 
     def add(self, tensor: Any) -> None:
-        """Each part of a storage once: a view saves its own bytes (a microbatch is a view of the
-        batch), all views of a storage together at most the whole of it."""
+        """Count each part of a storage once: a view saves its own bytes (a microbatch is a view of
+        the batch), all views of a storage together at most the whole of it."""
         local = local_part(tensor)
         storage = local.untyped_storage()
         address, part = storage.data_ptr(), (local.data_ptr(), local.nbytes)
@@ -99,12 +98,12 @@ def due(step: int) -> bool:
 
 
 def begin(c: _core.Core, module: Any) -> Count | None:
-    """Count from here on, if this step is sampled and it is safe. Give the result to ``end``."""
+    """Start counting, if this step is sampled and it is safe. Pass the result to ``end``."""
     return begin_without(c, module.parameters)
 
 
 def begin_without(c: _core.Core, parameters: Callable[[], Iterable[Any]]) -> Count | None:
-    """The same, where no module says what its parameters are."""
+    """Start counting like ``begin``, with the parameters given by a function, not a module."""
     if not due(c.step) or c.level < 2 or "saved" in c.guard.disabled or not _safe(c):
         return None
     count = Count(c, storages(parameters()))
@@ -115,7 +114,7 @@ def begin_without(c: _core.Core, parameters: Callable[[], Iterable[Any]]) -> Cou
 
 
 def end(c: _core.Core, count: Count) -> int:
-    """Stop counting; the bytes."""
+    """Stop counting; return the saved bytes."""
     LOCAL.state.counting = None
     if count.pushed:
         count.pushed = False
@@ -124,8 +123,8 @@ def end(c: _core.Core, count: Count) -> int:
 
 
 def take_off(c: _core.Core, count: Count) -> int | None:
-    """Return ``end`` for a count that the program's own hooks may have come on top of: None where
-    they have; then ask again later."""
+    """Return ``end(c, count)``, or None while hooks of the program are on top of the count's: then
+    call again later."""
     if count.pushed and not _is_on_top(count):
         return None
     return end(c, count)
@@ -147,7 +146,7 @@ def _safe(c: _core.Core) -> bool:
 
 
 def install(patches: Patches) -> None:
-    """See when the program forbids saved-tensor hooks."""
+    """Watch for programs that forbid saved-tensor hooks."""
     patches.wrap(_autograd, "_saved_tensors_hooks_disable", _disabling)
     if not hasattr(_autograd, "_top_saved_tensors_default_hooks"):
         patches.wrap(_autograd, "_push_saved_tensors_default_hooks", _pushing)
@@ -168,7 +167,7 @@ def _disabling(original: Any) -> Any:
 
 
 _pushed: Any = threading.local()
-"""This thread's hooks, where torch does not tell the top one (before 2.8)."""
+"""This thread's saved-tensor hooks, where torch does not tell the top one (before 2.8)."""
 
 
 def _pushing(original: Any) -> Any:
@@ -191,7 +190,7 @@ def _popping(original: Any) -> Any:
 
 
 def _top() -> tuple[Any, Any] | None:
-    """Return the hooks that autograd calls in this thread."""
+    """Return the saved-tensor hooks that autograd calls in this thread; None: there are none."""
     if hasattr(_autograd, "_top_saved_tensors_default_hooks"):
         top: tuple[Any, Any] | None = _autograd._top_saved_tensors_default_hooks(True)
         return top
@@ -211,7 +210,7 @@ def storages(parameters: Iterable[Any]) -> dict[int, StorageWeakRef]:
 
 
 def _is_parameter(tensor: Any) -> bool:
-    """A parameter or a view of one: FSDP's unsharded ones come and go with their own storage."""
+    """Return whether a tensor is a parameter or a view of one (FSDP's unsharded ones, too)."""
     base = tensor._base
     parameter = torch.nn.Parameter
     return isinstance(tensor, parameter) or (base is not None and isinstance(base, parameter))

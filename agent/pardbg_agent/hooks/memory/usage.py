@@ -27,40 +27,40 @@ MAX_START: Final = 256
 """Maximum number of parameters read before the first step."""
 _PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
 TOTAL_EVERY_NS: Final = 500_000_000
-"""Minimum time between readings of the process's (or device's) total: 0.1 ms of CPU each, behind a
-step that has emptied the caches."""
+"""Minimum time between readings of the process's (or device's) total: a reading after a step that
+has emptied the caches takes 0.1 ms of CPU."""
 FIRST_STEPS: Final = 3
-"""In each of them everything is counted."""
+"""Number of first steps in each of which everything is counted."""
 COUNT_EVERY: Final = 10
-"""Steps between looks at whether there are other parameters or states to count than before."""
+"""Steps between checks whether the number of parameters or optimizer states changed."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What was measured last."""
+    """Latest memory measurements of a rank."""
 
     total_ns: int = 0
-    """When the total was read."""
+    """Time when the total was read."""
     peak: int = 0
     """Peak of the resident set, in bytes."""
     counted: tuple[int, int] = (0, 0)
-    """(parameters, optimizer states)"""
+    """(number of parameters, number of optimizer states) at the last count."""
     optimizers: int = 0
-    """How many there were then."""
+    """Number of optimizers at the last count."""
     parts: dict[str, int] = field(default_factory=dict)
-    """Bytes by what they are for."""
+    """Bytes by purpose."""
     chunks: dict[int, int] = field(default_factory=dict)
-    """stage -> bytes of activations of one microbatch"""
+    """Stage -> bytes of activations of one microbatch."""
     above: tuple[int, bool] = (-1, False)
-    """(watch, its limit was passed)"""
+    """(number of the watch, whether its limit was passed)."""
     model: dict[str, Any] = field(default_factory=dict)
-    """The fields of MODEL as they were sent."""
+    """Fields of the MODEL definition as last sent."""
     start: int | None = None
-    """What the parameters were before the first step; None: not looked at."""
+    """Checksum of the parameters before the first step; None: not read."""
     made: Any = field(default_factory=weakref.WeakSet)
-    """Optimizers, those that have not stepped too."""
+    """All optimizers, including those that have not stepped yet."""
     graded: bool = False
-    """Some parameter that an optimizer stepped had a gradient."""
+    """Whether a parameter that an optimizer stepped ever had a gradient."""
 
 
 def _of(c: _core.Core) -> Usage:
@@ -68,7 +68,7 @@ def _of(c: _core.Core) -> Usage:
 
 
 def sample(c: _core.Core, x: Context, t: int) -> None:
-    """At the end of a step: totals, and the exact bytes where they are due."""
+    """Record totals at the end of a step, and the exact bytes if they are due."""
     known = x.part(Usage)
     if t - known.total_ns >= TOTAL_EVERY_NS:
         known.total_ns = t
@@ -85,26 +85,26 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
 
 
 def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
-    """Count what a whole forward saved; while a region is recomputed, its inside comes on top."""
+    """Record the bytes that a whole forward saved; a region's recomputation adds its own bytes."""
     memory_limit.record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
     _of(c).parts["activations"] = num_bytes + recomputed_bytes
 
 
 def counted(c: _core.Core, stage: int, num_bytes: int) -> None:
-    """Count what one microbatch's forward of a pipeline stage saved."""
+    """Note the bytes that one microbatch's forward of a pipeline stage saved."""
     _of(c).chunks[stage] = num_bytes
 
 
 def schedule_begins(c: _core.Core) -> None:
-    """No microbatch is in flight."""
+    """Reset the activations: no microbatch is in flight."""
     known = _of(c)
     if known.chunks:
         known.parts["activations"] = 0
 
 
 def chunk(c: _core.Core, stage: int, verb: str) -> None:
-    """A pipeline action ended, while this is watched: what a forward saved is kept until its
-    backward."""
+    """Update the watched activations after a pipeline action: a forward's saved bytes are kept
+    until its backward."""
     known = _of(c)
     one, parts = known.chunks.get(stage, 0), known.parts
     more = one if verb == "F" else -one if verb in ("B", "I") else 0
@@ -114,10 +114,10 @@ def chunk(c: _core.Core, stage: int, verb: str) -> None:
 
 
 def watch(c: _core.Core) -> None:
-    """``watch memory>X``: what this rank has allocated, as far as it is known here. On a device
-    that is what torch's allocator gave out; else parameters, gradients, optimizer state and
-    activations as they were counted last. A hit is the passing of the limit: it comes again when
-    less was allocated in between."""
+    """Check ``watch memory>X`` against the rank's allocated bytes. On a device those are what
+    torch's allocator gave out; else parameters, gradients, optimizer state and activations as last
+    counted. A hit is the passing of the limit: the next hit needs less memory allocated in
+    between."""
     known, asked = _of(c), c.watches.memory
     if asked is None:
         return
@@ -156,7 +156,7 @@ def _counts(x: Context) -> tuple[int, int]:
 
 
 def _inner(optimizer: Any) -> list[Any]:
-    """Return the optimizers that keep the state: ZeroRedundancyOptimizer has a local one for this
+    """Return the optimizers that hold the state: ZeroRedundancyOptimizer has a local one for this
     rank's share, torchtitan's OptimizersContainer one for each part of the model."""
     parts = getattr(optimizer, "optimizers", None)
     named = getattr(optimizer, "optim", None), *(parts if isinstance(parts, (list, tuple)) else ())
@@ -203,8 +203,8 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
 
 
 def parts_now(c: _core.Core) -> dict[str, int]:
-    """Return exact bytes of parameters, gradients and optimizer state at this moment, those of
-    optimizers that have not stepped yet, too."""
+    """Return the exact bytes of parameters, gradients and optimizer state at this moment, including
+    optimizers that have not stepped yet."""
     x = of(c)
     known = x.part(Usage)
     _exact(c, x, now_ns())
@@ -227,9 +227,9 @@ def _state_bytes(optimizer: Any) -> int:
 
 
 def _whole(p: Any, shards: int) -> int:
-    """Bytes of a parameter once its shards are gathered. Where tensor parallelism has cut it
-    before (without shards, or on a mesh of several dimensions), numel() counts what other ranks
-    keep for good."""
+    """Return the bytes of a parameter once its shards are gathered. Where tensor parallelism has
+    cut it before (without shards, or on a mesh of several dimensions), numel() includes what other
+    ranks keep for good."""
     if hasattr(p, "_local_tensor") and (shards == 1 or p.device_mesh.ndim > 1):
         return bytes_of(p) * shards
     return int(p.numel() * p.element_size())
@@ -239,8 +239,8 @@ def _define_model(
     c: _core.Core, x: Context, held: Sequence[wrappers.Held], parameters_bytes: int, master: int,
     idle: bool,
 ) -> None:  # fmt: skip
-    """MODEL, when what it says changed. ``master``: bytes of this rank's copy of the parameters
-    that its optimizer steps, where that has one. ``idle``: it never had a gradient to step by."""
+    """Send the MODEL definition if it changed. ``master``: bytes of this rank's copy of the
+    parameters that its optimizer steps, if any. ``idle``: it never had a gradient to step by."""
     known = x.part(Usage)
     zero, shards = _sharding(x, held)
     inner = [each for optimizer in x.optimizers for each in _inner(optimizer)]
@@ -263,9 +263,9 @@ def _define_model(
 
 
 def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
-    """Before a step: whether there are gradients. Before the first one of all: what the parameters
-    are, for those who ask later whether ranks that share nothing began as replicas. Host memory
-    only: nothing waits for a device."""
+    """Note before a step whether there are gradients, and before the very first step a checksum of
+    the parameters, to tell later whether ranks that share nothing began as replicas. Reads host
+    memory only: never waits for a device."""
     known = x.part(Usage)
     if not x.optimizers and (first := next(iter(parameters_of(optimizer)), None)) is not None:
         device_id = c.guard.call("device id", device_memory.id_of, first.device)
@@ -284,7 +284,7 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
 
 
 def _sharding(x: Context, held: Sequence[wrappers.Held]) -> tuple[int | None, int]:
-    """(ZeRO level, shards), as far as the objects say it."""
+    """Return (ZeRO level, shards), as far as the objects tell."""
     for one in held:
         return one.level, one.shards
     for optimizer in x.optimizers:

@@ -1,5 +1,5 @@
-"""What wrappers keep in flat buffers, where no optimizer shows it: ZeRO optimizers of DeepSpeed and
-ColossalAI, FSDP1's flat parameters, Megatron's parameter and gradient buffers."""
+"""Tensors that wrappers keep in flat buffers, invisible to optimizers: ZeRO optimizers of DeepSpeed
+and ColossalAI, FSDP1's flat parameters, Megatron's parameter and gradient buffers."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from pardbg_agent.life.late_imports import LateImports
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one wrapper keeps on this rank."""
+    """Tensors that one wrapper keeps on this rank."""
 
     level: int | None
-    """ZeRO's: 0 to 3. None: not all parameters are over the same number of ranks (experts)."""
+    """ZeRO level, 0 to 3. None: parameters are over different numbers of ranks (experts)."""
     shards: int
     parameters: list[Any]
     whole_bytes: int
     """Bytes of the parameters, with all shards."""
     gradients: list[Any] | None = None
-    """None: they are where an optimizer's parameters have theirs."""
+    """Gradients of the wrapper; None: they are the optimizer's parameters' own."""
     parameters_sharded: bool = False
-    """Between steps, whatever the level says."""
+    """Whether parameters are sharded between steps, whatever the level."""
 
 
 class Wrappers:
-    """All that were made, and which way each is read."""
+    """All wrappers that were made, each with the function that reads it."""
 
     def __init__(self) -> None:
         self.made: Any = weakref.WeakKeyDictionary()
         self.gradients_bytes = 0
-        """When the wrapper's step began: it frees them before the optimizer that it wraps steps."""
+        """Bytes of gradients when the wrapper's step began, which frees them at once."""
 
 
 def held(x: Context) -> list[Held]:
-    """Return what each wrapper that was made keeps now."""
+    """Return the tensors that each wrapper keeps now."""
     return [read(wrapper) for wrapper, read in list(x.part(Wrappers).made.items())]
 
 
@@ -56,7 +56,7 @@ class Tally:
         self._storages: set[int] = set()
 
     def add(self, tensors: Iterable[Any]) -> int:
-        """Count those that were not counted; None among them is nothing."""
+        """Count tensors that were not counted yet; skip None."""
         total = 0
         for tensor in tensors:
             if tensor is None:
@@ -70,12 +70,12 @@ class Tally:
         return total
 
     def has(self, tensor: Any) -> bool:
-        """Return whether some of its storage was counted."""
+        """Return whether any part of the tensor's storage was counted."""
         return local_part(tensor).untyped_storage().data_ptr() in self._storages
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Wait for the wrappers' modules."""
+    """Hook the wrappers when their modules are imported."""
     for module, (owner, read) in _READ.items():
         late.when_imported(module, functools.partial(_hook, patches, owner, read))
 
@@ -102,7 +102,7 @@ def _hook(
 
 
 def _nested(value: Any) -> Iterable[Any]:
-    """The tensors in dicts and lists of them."""
+    """Yield the tensors in nested dicts and lists."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -113,8 +113,8 @@ def _nested(value: Any) -> Iterable[Any]:
 
 
 def _zero_1_2(wrapper: Any) -> Held:
-    """All parameters in one flat buffer a group; gradients as far as they are kept to the step: of
-    the partition of this rank, and of others those that were not freed."""
+    """Read ZeRO 1 or 2: all parameters in one flat buffer a group; gradients that are kept until
+    the step: those of this rank's partition, and those of others that were not freed."""
     flat = list(_nested(wrapper.bit16_groups_flat))
     trained = [p for group in wrapper.bit16_groups for p in group]
     gradients = [g for p in trained for g in (p.grad, getattr(p, "grad_accum", None))]
@@ -128,7 +128,7 @@ def _zero_1_2(wrapper: Any) -> Held:
 
 
 def _zero_3(wrapper: Any) -> Held:
-    """A shard of each parameter, and the small ones whole (stage3_param_persistence_threshold)."""
+    """Read ZeRO 3: a shard of each parameter; persistent small ones are whole."""
     parameters = [p for group in wrapper.fp16_groups for p in group]
     whole_ones = [p.data for p in parameters if getattr(p, "ds_persist", False)]
     gradients = list(_nested(getattr(wrapper, "grad_partitions_flat_buffer", None)))
@@ -139,8 +139,8 @@ def _zero_3(wrapper: Any) -> Held:
 
 
 def _low_level_zero(wrapper: Any) -> Held:
-    """ColossalAI: the parameters that the model computes with, and of each gradient the parts that
-    are kept; the optimizer steps a copy of this rank's part."""
+    """Read ColossalAI's ZeRO: the parameters that the model computes with, and the kept parts of
+    each gradient; the optimizer steps a copy of this rank's part."""
     working = [p for group in wrapper._working_param_groups.values() for p in group]
     stores = wrapper.pg_to_grad_store.values()
     shards = {int(store.world_size) for store in stores}
@@ -153,7 +153,7 @@ def _low_level_zero(wrapper: Any) -> Held:
 
 
 def _flat_handle(handle: Any) -> Held:
-    """FSDP1: the shard; gradients are the sharded parameter's, or of its views."""
+    """Read FSDP1: the shard; gradients are the sharded parameter's, or of its views."""
     flat, strategy = handle.flat_param, handle._sharding_strategy.name
     local = getattr(flat, "_local_shard", flat)
     whole = flat._unpadded_unsharded_size.numel() * local.element_size()
@@ -162,7 +162,7 @@ def _flat_handle(handle: Any) -> Held:
 
 
 def _megatron_buffer(buffer: Any) -> Held:
-    """Gradients, and with the distributed optimizer the parameters, in a flat buffer each."""
+    """Read flat buffers: gradients, and with the distributed optimizer also parameters."""
     parameters = [buffer.param_data] if buffer.param_data is not None else list(buffer.params)
     sharded = bool(buffer.ddp_config.use_distributed_optimizer)
     return Held(
@@ -178,4 +178,4 @@ _READ: Final[dict[str, tuple[str, Callable[[Any], Held]]]] = {
     "torch.distributed.fsdp._flat_param": ("FlatParamHandle", _flat_handle),
     "megatron.core.distributed.param_and_grad_buffer": ("_ParamAndGradBuffer", _megatron_buffer),
 }
-"""Module -> (class, how to read one)."""
+"""Module -> (class, function that reads an instance)."""

@@ -1,1 +1,1 @@
-"""Every collective and p2p op: its issue, its completion, and the two ways to see both."""
+"""Hooks for every collective and p2p op: issue, completion, and two implementations."""

@@ -1,10 +1,9 @@
-"""Every collective and p2p op, seen where all of them pass: the c10d dispatcher ops.
+"""Hooks for every collective and p2p op at the c10d dispatcher ops, which all ops pass.
 
 A Python kernel registered for BackendSelect records the issue and redispatches, the GIL released:
-calling a backend with the GIL held can deadlock with gloo's worker. One effect a program can see:
-what a backend refuses with another exception (gloo: ValueError) arrives as a RuntimeError with the
-same text. The native way leaves it as it is.
-"""
+calling a backend with the GIL held can deadlock with gloo's worker. One effect a program can see: a
+backend's refusal with another exception (gloo: ValueError) arrives as a RuntimeError with the same
+text. The native hooks leave the exception as it is."""
 
 from __future__ import annotations
 
@@ -28,15 +27,15 @@ from pardbg_agent.tables.c10d_ops import C10D_OPS, MONITORED_BARRIER, C10dOp
 from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 KERNEL_NS = 4_500
-"""Cost of an empty Python kernel (boxing, unboxing), measured with
-tests/bench/bench_collective.py: added to the hooks' own cost, which cannot see it."""
+"""Cost of an empty Python kernel (boxing, unboxing) in ns, measured with
+tests/bench/bench_collective.py: added to the hooks' own cost, which cannot include it."""
 
 _ISSUE, _COMM, _ASYNC = int(Kind.OP_ISSUE), int(Lane.COMM), int(Flag.ASYNC)
 _AFTER = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
 class Dispatcher:
-    """Kernels of our own for the c10d ops: the only way before torch 2.14."""
+    """Op hooks as Python kernels of the c10d ops: the only choice before torch 2.14."""
 
     name = "dispatcher"
     types = context.IN_PYTHON
@@ -110,7 +109,7 @@ def make_kernel(spec: C10dOp, redispatch: Any) -> Any:
 
 _key: Any = getattr(torch._C.DispatchKeySet, "raw_repr", repr)  # torch 2.4 has no raw_repr
 _below: dict[Any, Any] = {}
-"""A keyset's bits -> what is left of it below this kernel. Few differ; ``&`` takes longer."""
+"""Bits of a keyset -> its keys below this kernel. Few keysets differ; ``&`` takes longer."""
 
 
 def _rest(keyset: Any) -> Any:
@@ -142,7 +141,7 @@ def watch_waits() -> Any:
 
 
 def make_wait_kernel(redispatch: Any) -> Any:
-    """wait_tensor: functional collectives and DTensor wait here, in C++."""
+    """Return the kernel of wait_tensor, where functional collectives and DTensor wait, in C++."""
     after = _AFTER
 
     @unseen
@@ -173,7 +172,7 @@ def make_wait_kernel(redispatch: Any) -> Any:
 
 
 def monitored(original: Any) -> Any:
-    """Return ``monitored_barrier`` with its op seen: it passes no dispatcher."""
+    """Return ``monitored_barrier`` with its op hooked: the barrier bypasses the dispatcher."""
     begin = make_begin(MONITORED_BARRIER)
 
     @unframed
@@ -196,7 +195,7 @@ def monitored(original: Any) -> Any:
 
 
 def _enter(c: _core.Core, begin: Any, pg: Any) -> Op | None:
-    """The issue of an op that waits inside its call: recorded before, as a wait has no end yet."""
+    """Issue an op that waits inside its call: recorded before, as the wait has no end yet."""
     state = LOCAL.state
     state.group = pg
     try:

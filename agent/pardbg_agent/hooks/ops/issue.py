@@ -1,4 +1,4 @@
-"""The issue of an op, whichever hook saw it: gate, number, name, open op, record."""
+"""Issue of an op, whichever hook reports it: gate, number, name, open op, record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), i
 _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
 _TIMED = int(Flag.DEVICE)
 _new_op = tuple.__new__
-"""Op's own constructor is a Python function: twice as slow, and this runs for every op."""
+"""Constructor of Op: Op's own is a Python function, twice as slow, and this runs for every op."""
 
 
 def lost(c: _core.Core, hook: str, error: BaseException) -> None:
@@ -39,8 +39,8 @@ def lost(c: _core.Core, hook: str, error: BaseException) -> None:
 
 
 def make_count(spec: C10dOp) -> Any:
-    """Return the hook for level off, and after a failure: it only counts, so that this rank's
-    sequence numbers stay equal to the others'."""
+    """Return the hook for level off, and after a failure: it only counts ops, so that this rank's
+    sequence numbers stay equal to those of other ranks."""
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
 
     def number(c: _core.Core, args: Args, state: State) -> None:
@@ -64,8 +64,8 @@ def make_count(spec: C10dOp) -> Any:
 
 
 def make_begin(spec: C10dOp) -> Any:
-    """Return what runs before the op enters the backend, guarded. It returns the Op; None where it
-    is only counted (``make_count``), or not real (a fake tensor)."""
+    """Return the guarded hook that runs before the op enters the backend. The hook returns the Op;
+    None where the op is only counted (``make_count``), or not real (a fake tensor)."""
     begin = _begin(spec)
     return begin if spec.parts is None else _with_parts(spec, begin)
 
@@ -149,7 +149,7 @@ def _begin(spec: C10dOp) -> Any:
 
 
 def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:
-    """Return the op, flagged if its times on the device will be told: not if it is another one."""
+    """Return the op, flagged if it is timed on the device, which must be the rank's."""
     if tensor.device != c.device.device:
         return op
     timed = c.guard.call(device_records.HOOK, c.device.op_begins, op, state.nest.coalescing)
@@ -157,9 +157,9 @@ def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:
 
 
 def _is_fake(c: _core.Core, tensor: Any, op_name: str) -> bool:
-    """Of a tensor that is not on the host: whether it is on no device either, while a graph is
-    traced. Else its device is this rank's from now on; not a barrier's, for which torch takes the
-    current one: 0, if none was set."""
+    """Return whether a tensor outside host memory is on no device either, while a graph is traced.
+    Else its device becomes this rank's; not a barrier's, for which torch takes the current device:
+    0, if none was set."""
     if tensor.is_meta:
         return True
     if c.device is None and c.run is not None and op_name != "barrier":
@@ -178,8 +178,8 @@ def _at_gate(
     seen: tuple[Any, Any, int, int, int],
     what: tuple[Any, int, int],
 ) -> None:  # fmt: skip
-    """``seen``: tensor, dtype, bytes in and out, peer. ``what``: a p2p op's label, another's
-    reduction; stage, microbatch."""
+    """Wait at the gate. ``seen``: tensor, dtype, bytes in and out, peer. ``what``: a p2p op's label
+    or a collective's reduction; stage, microbatch."""
     reduce, label = (NONE, what[0]) if spec.p2p else (what[0], "")
     at_gate(Coming(c, spec, groups.group_of(x, pg), args, *seen, reduce, label, what[1], what[2]))
 
@@ -187,7 +187,7 @@ def _at_gate(
 def tell_parts(
     c: _core.Core, op: Op, group: Group, sent: Sequence[int], expected: Sequence[int]
 ) -> None:
-    """Record the bytes that an op sends to each peer and expects from it."""
+    """Record the bytes that an op sends to each peer and expects from each."""
     if c.level < 2 or not len(sent) == len(expected) == len(group.ranks) <= MAX_PARTS:
         return
     for peer, num_bytes, back in zip(group.ranks, sent, expected, strict=True):
@@ -201,7 +201,7 @@ def tell_parts(
 def _sign(
     x: Context, spec: C10dOp, key: Any, pg: Any, dtype: Any, reduce: Any, peer: int, tag: int
 ) -> Signature:
-    """Return what ops of this kind on this group share. ``peer``: root or peer, as a group rank."""
+    """Return the Signature of such ops on this group. ``peer``: root or peer, as a group rank."""
     group = groups.group_of(x, pg)
     if peer >= 0:
         peer = _rank_at(group, peer) if spec.p2p else max(NONE, _rank_at(group, peer))
@@ -218,7 +218,7 @@ def _sign(
 
 
 def _rank_at(group: Group, at: int) -> int:
-    """NONE for a place that the group has not: the backend refuses that."""
+    """Return the global rank of a group rank; NONE if out of range, which the backend refuses."""
     return group.ranks[at] if at < len(group.ranks) else NONE
 
 
@@ -237,8 +237,8 @@ def failed(c: _core.Core, op: Op) -> None:
 def _define(
     x: Context, spec: C10dOp, key: Any, dtype: Any, reduce: Any, root: int, tag: int
 ) -> int:
-    """Id of an op's signature, kept under ``key``. A p2p op that a pipeline labelled has F or B
-    for ``reduce``."""
+    """Return the id of an op's signature, kept under ``key``. For a p2p op that a pipeline
+    labelled, ``reduce`` is F or B."""
     if not spec.p2p:
         reduce = REDUCE[reduce] if 0 <= reduce < len(REDUCE) else ""
     known = x.core.defs.op(

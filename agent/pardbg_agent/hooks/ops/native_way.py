@@ -1,10 +1,10 @@
-"""The native way: ops are seen in C++ (``pardbg_agent.native``), and Python is asked where it must.
+"""Native op hooks: ops are hooked in C++ (``pardbg_agent.native``), which asks Python where it
+must.
 
 The kernel in C++ numbers, times and records ops, and follows them to their completion, without the
-GIL. It asks ``ask`` before it issues an op while a gate is closed or watched, and where the op is
-of a kind it has not met, is not on the host, or carries values that are not finite. Ring index and
-op table are one for both sides: the C++ ones.
-"""
+GIL. It calls ``ask`` before it issues an op while a gate is closed or watched, and where the op is
+of a new kind, is not on the host, or carries values that are not finite. Python and C++ share one
+ring index and one op table: the C++ ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pardbg_agent.wire import (
 )
 
 OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NEWEST_OFFSET, STATUS_NOW_OFFSET
-"""In the ring file: what the table in C++ writes."""
+"""Offsets in the ring file that the C++ table writes at."""
 
 
 class _Process:
@@ -55,7 +55,7 @@ _process: Final = _Process()
 
 
 def module() -> Any:
-    """Return the module in C++, or None; then ``why_not`` says why."""
+    """Return the C++ module, or None; then ``why_not`` returns the reason."""
     try:
         path = state()
         if _process.module is None:
@@ -72,13 +72,13 @@ def module() -> Any:
 
 
 def usable() -> bool:
-    """Return whether it is there, and this process's Core (if it has one) can take its table."""
+    """Return whether the C++ module loads and this process's Core (if any) can take its table."""
     c = _core.CURRENT or _core.resumable()
     return (c is None or c.native is not None or _is_new(c)) and module() is not None
 
 
 def why_not() -> str:
-    """Return why ops are not seen in C++, in words."""
+    """Return the reason, in words, why ops are not hooked in C++."""
     return _process.why_not or "the agent was attached another way before"
 
 
@@ -88,13 +88,13 @@ def _forked() -> None:
 
 
 class NativeWay:
-    """The kernels in C++, for all ops that this torch has."""
+    """Op hooks as C++ kernels, for all ops that this torch has."""
 
     name = "native"
 
     @property
     def types(self) -> StateTypes:
-        """C++ holds the state that it shares with Python."""
+        """Return the C++ types of the state that it shares with Python."""
         made = _process.module
         return StateTypes(made.Nesting, made.LoopState, made.UnitState)
 
@@ -106,39 +106,39 @@ class NativeWay:
         groups.PROCESS.module = _process.module
 
     def uninstall(self) -> None:
-        """Unregister. What is open still tells of its completion."""
+        """Unregister the kernels. Completion of ops still open is recorded all the same."""
         _core.ON_START = groups.PROCESS.module = None
         _process.module.uninstall()
         _process.module.detach()
 
     def wait_of(self, original: Any) -> Any:
-        """Work.wait, in C++."""
+        """Return Work.wait, hooked in C++."""
         return _process.module.wait_of(original)
 
 
 def quick(patches: Patches, owner: Any, name: str, original: Any, *what: Any) -> None:
-    """Put C++ in front of the hook of a pipeline stage's method, where ops are seen there: what
-    is nothing out of the ordinary is recorded in one call. ``what``: pipeline.hpp's Quick."""
+    """Put a C++ fast path in front of a pipeline stage method's hook, if ops are hooked there: an
+    ordinary call is recorded in one call. ``what``: pipeline.hpp's Quick."""
     if groups.PROCESS.source == NativeWay.name:
         made = _process.module.quick(original, getattr(owner, name), *what)
         patches.set(owner, name, _process.module.method(made))
 
 
 def register_callbacks(see_loss: Any, after_backward: Any) -> None:
-    """Give C++ the functions of step hooks that it calls (native/phases.hpp)."""
+    """Pass to C++ the step hooks' functions that it calls (native/phases.hpp)."""
     if groups.PROCESS.source == NativeWay.name:
         _process.module.register_callbacks(see_loss, after_backward, vars(torch.compiler))
 
 
 def register_units(named: Any, streams_of: Any, unsharded: Any) -> None:
-    """Give C++ the functions that find FSDP2's units and their streams, and the state of a
+    """Pass to C++ the functions that find FSDP2's units and their streams, and the state of a
     gathered one (native/fsdp.hpp)."""
     if groups.PROCESS.source == NativeWay.name:
         _process.module.register_units(named, streams_of, unsharded)
 
 
 def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:
-    """The same as ``quick`` for what Dynamo may trace: it must find Python."""
+    """Add a C++ fast path like ``quick`` to a call that Dynamo may trace: it must find Python."""
     if groups.PROCESS.source != NativeWay.name:
         return
     made = _process.module.quick(original, getattr(owner, name), kind, kind, False)
@@ -157,7 +157,7 @@ def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str
 
 
 def quick_hook(hook: Any, kind: str) -> Any:
-    """Return an optimizers' hook with C++ in front of it."""
+    """Return an optimizer hook with a C++ fast path in front of it."""
     if groups.PROCESS.source != NativeWay.name:
         return hook
     made = _process.module.quick(None, hook, kind, kind, False)
@@ -170,13 +170,13 @@ def quick_hook(hook: Any, kind: str) -> Any:
 
 
 def disable_native_step_end(c: _core.Core) -> None:
-    """Leave the end of the next steps to Python."""
+    """Leave the detection of the next step ends to Python."""
     if c.native is not None:
         c.native.set_native_until(None, 0, 0)
 
 
 def _is_new(c: _core.Core) -> bool:
-    """Nothing is numbered yet, so the table can change hands."""
+    """Return whether no op is numbered yet, so that the table can change hands."""
     return not c.ops.num_ever and c.ops.unused
 
 
@@ -206,8 +206,8 @@ def _adopt(c: _core.Core) -> None:
 
 
 def _tell(c: _core.Core) -> None:
-    """Tell C++ of each change of the step, the level, the gate or the watches. Any thread; one that
-    was interrupted in between must not put back what another has changed."""
+    """Update C++ on each change of the step, the level, the gate or the watches. Any thread; one
+    that was interrupted in between must not undo another thread's change."""
     said = None
     while (known := _facts(c)) != said:
         c.native.table.set(*known)
@@ -227,7 +227,7 @@ def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool, bool]:
 
 
 class NativeTable:
-    """op_table.OpTable's methods and properties over the table in C++, which has most of them."""
+    """Methods and properties of op_table.OpTable over the C++ table, which has most of them."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
@@ -239,15 +239,15 @@ class NativeTable:
 
     @property
     def num_open(self) -> int:
-        """Return the number of ops that a backend has; calls are none."""
+        """Return the number of ops that a backend has; blocking calls are not counted."""
         return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
 
     def snapshot(self) -> OpsState:
         return as_state(*self.table.rows())
 
     def poll(self) -> bool:
-        """By the agent's thread: ops on a device, and what watch slow is to hear of. Return whether
-        there were such ops."""
+        """Poll ops on a device, and report ended ops to watch slow; the agent's thread calls it.
+        Return whether there were such ops."""
         c = _core.CURRENT
         if c is None or c.native is not self:
             return False
@@ -265,13 +265,13 @@ class NativeTable:
 
 
 _begin: Final = tuple(issue.make_begin(spec) for spec in C10D_OPS)
-"""By the number of an op, in C++ too: its place in C10D_OPS."""
+"""Begin hooks by the number of an op, which is its index in C10D_OPS, in C++ too."""
 
 
 @unseen
 def ask(number: int, pg: Any, address: int, reduce: int, args: list[Any]) -> Any:
-    """Return what the kernel needs of an op that goes to the backend next: the fields of an Op, its
-    group's key and ranks. None: it is not recorded. Waits at the gate."""
+    """Return the facts the kernel needs of an op about to enter the backend: the fields of an Op,
+    its group's key and ranks. None: the op is not recorded. Waits at the gate."""
     entered = now_ns()
     try:
         c = _core.CURRENT or _core.ensure()

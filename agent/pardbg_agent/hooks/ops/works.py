@@ -1,14 +1,13 @@
-"""When an issued op is complete, and who waited for it: seen where it is cheapest to see truly.
-
+"""Completion of issued ops, and the host's waits for them, taken at the cheapest true place:
 - a synchronous op of Python: in the ``Work.wait`` that follows at once (DONE_WAITED);
 - an asynchronous one, or one that C++ issued (DDP's reducer): in its future's callback
-  (DONE_COMPLETED). It runs on the backend's worker, which may get the GIL for it late; what DDP
-  waited for in a backward is complete at the backward's end at the latest (DONE_WAITED);
+  (DONE_COMPLETED). It runs on the backend's worker, which may get the GIL for it late; ops that DDP
+  waited for in a backward are complete at the backward's end at the latest (DONE_WAITED);
 - gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
 - functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by storage;
 - on a device ``Work.wait`` returns before the op is complete: there events tell (``hooks.device``,
   DONE_DEVICE). Where they cannot, the agent's thread polls ``is_completed`` (DONE_POLLED). For that
-  the Work is held until the poll that sees it complete (as long as the thread sleeps, wire.BEAT_NS
+  the Work is held until the poll that finds it complete (as long as the thread sleeps, wire.BEAT_NS
   at most, longer than needed), at most MAX_POLLED of them.
 
 No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
@@ -37,7 +36,7 @@ from pardbg_agent.wire import NONE, Flag, Kind, Lane
 MAX_POLLED: Final = 256
 MAX_TENSORS: Final = 1024
 SHORT_NS: Final = 2_000
-"""A wait below this found the op complete: no WAIT record."""
+"""Minimum length of a WAIT record: a shorter wait found the op complete."""
 
 _DONE, _WAIT, _COMM, _LANE_WAIT = int(Kind.OP_DONE), int(Kind.WAIT), int(Lane.COMM), int(Lane.WAIT)
 _FAILED = int(Flag.FAILED)
@@ -48,7 +47,7 @@ COMPLETED, WAITED, POLLED, DEVICE = (
 _ref = weakref.ref
 _Work: Any = torch._C._distributed_c10d.Work
 _storage: Any = getattr(torch._C, "_storage_id", torch.Tensor.data_ptr)
-"""By this torch, too, knows which Work a tensor waits for: empty ones have no address."""
+"""Key by which this torch, too, finds the Work of a tensor: empty tensors have no address."""
 
 
 def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
@@ -81,7 +80,7 @@ def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
 
 
 def device_done(c: _core.Core, op: Op, end_ns: int, is_bound: bool) -> None:
-    """Note that an op has ended on the device; 0: it is not known when."""
+    """Note that an op has ended on the device; ``end_ns`` 0: the time is not known."""
     if end_ns:
         done(c, op, end_ns, DEVICE | POLLED if is_bound else DEVICE)
     else:
@@ -89,20 +88,20 @@ def device_done(c: _core.Core, op: Op, end_ns: int, is_bound: bool) -> None:
 
 
 def work_of(result: Any) -> Any:
-    """Return the Work in what a c10d op returned; None: it runs on the current stream."""
+    """Return the Work in a c10d op's result; None: the op runs on the current stream."""
     boxed = result[-1] if type(result) is tuple else result
     return None if boxed is None else _Work.unbox(boxed)
 
 
 def _no_work(c: _core.Core, op: Op) -> None:
-    """The backend has the op on the current stream, or in a batch, and gives no Work."""
+    """Close an op that has no Work: it is on the backend's current stream, or in a batch."""
     if not _on_device(c, op) and not _batched(op):
         c.ops.completed(op.token)
 
 
 def _on_device(c: _core.Core, op: Op) -> bool:
-    """Return whether the device tells of the op's end, or a graph captured it: then it is over with
-    the call, and its Work must not be asked."""
+    """Return whether the device will report the op's end, or a graph captured the op: then it ends
+    with its call, and its Work must not be asked."""
     device = c.device
     if device is None or device.follows(op.token):
         return device is not None
@@ -113,7 +112,7 @@ def _on_device(c: _core.Core, op: Op) -> bool:
 
 
 def _batched(op: Op) -> bool:
-    """Return whether the Work of a batch, which is yet to come, tells of the op."""
+    """Return whether the Work of a batch, which is yet to come, will report the op."""
     state = local()
     if state.nest.coalescing and not op.host_waits:
         state.batch.append(op)
@@ -121,7 +120,7 @@ def _batched(op: Op) -> bool:
 
 
 def follow(c: _core.Core, op: Op, result: Any) -> None:
-    """See to the completion of an op that C++ issued: nobody is known to wait for it at once."""
+    """Follow an op that C++ issued to its completion: no immediate wait for it is known."""
     work = work_of(result)
     if work is None:
         _no_work(c, op)
@@ -130,7 +129,7 @@ def follow(c: _core.Core, op: Op, result: Any) -> None:
 
 
 def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
-    """Have the Work's future tell, or the agent's thread look. False: it has no future."""
+    """Follow an op by its Work's future, or by polling. False: the Work has no future."""
     if not op.host_waits:
         if not _on_device(c, op):
             _poll_later(c, works, op, work)
@@ -162,9 +161,9 @@ def _complete(c: _core.Core, op: Op, followed: set[int], _: Any) -> None:
 
 
 def backward_ended(c: _core.Core, t1: int) -> None:
-    """DDP's reducer has waited, in C++, for what it issued in this backward. The callback may
-    still be waiting for the GIL then, which the host thread took first: what is complete now was
-    complete at ``t1``. Until here, and no longer, the futures are held."""
+    """Complete the ops that DDP's reducer has waited for, in C++, in this backward. Their callbacks
+    may still wait for the GIL, which the host thread took first: an op complete now was complete at
+    ``t1``. The futures are held until here, and no longer."""
     state, followed = LOCAL.state, of(c).works.followed
     futures, state.futures = state.futures, []
     for op, future in futures:
@@ -185,8 +184,8 @@ def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
 
 
 def poll() -> bool:
-    """Look for completed device ops; return whether there were any to look at. The agent's thread
-    calls it; never blocks."""
+    """Poll open device ops for completion; return whether there were any. The agent's thread calls
+    it; never blocks."""
     c = _core.CURRENT
     if c is None:
         return False
@@ -203,7 +202,7 @@ def poll() -> bool:
 
 
 def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
-    """Remember a functional collective by its output tensors, for which a wait will come."""
+    """Remember a functional collective by its output tensors, which the program will wait for."""
     known = of(c).works.tensors
     if len(known) >= MAX_TENSORS:
         with contextlib.suppress(StopIteration, RuntimeError, KeyError):
@@ -213,7 +212,7 @@ def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
 
 
 def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
-    """Tie the op to its Work, which Python got from an asynchronous op (or one on a device)."""
+    """Tie an op to its Work, which Python got from an asynchronous op (or one on a device)."""
     known = (c.context or of(c)).works
     told = (has_future or not op.host_waits) and _seen_to(c, known, op, work)
     gone = known.gone
@@ -232,8 +231,8 @@ def _gone(known: OpenWorks, ref: Any) -> None:
 
 
 def install(patches: Patches, wait_of: Any = None) -> None:
-    """Hook ProcessGroup's methods and Work.wait. ``wait_of``: ops are seen in C++, which needs no
-    hook on the methods and makes the hook of a Work.wait."""
+    """Hook ProcessGroup's methods and Work.wait. ``wait_of`` makes the hook of a Work.wait where
+    ops are hooked in C++, which needs no hook on the methods."""
     group = torch._C._distributed_c10d.ProcessGroup
     for spec in C10D_OPS if wait_of is None else ():
         for name in spec.methods:
@@ -332,7 +331,7 @@ def _wait(original: Any) -> Any:
 
 
 def _future_wait(original: Any) -> Any:
-    """A Work's future, or what was made of it: that this frame is there says that it waits."""
+    """Hook Future.wait: a frame of this wrapper in a stack shows a wait for a Work's future."""
 
     @unseen
     def wait(self: Any) -> Any:
@@ -346,13 +345,13 @@ def _future_wait(original: Any) -> Any:
 
 
 def _came(c: _core.Core, op: Op, work: Any) -> Op:
-    """A receive from anybody is complete: its Work knows from whom, by rank in the group."""
+    """Return a completed any-source receive with its sender, which its Work has as a group rank."""
     ranks = next(g.ranks for g in of(c).groups.values() if g.group_id == op.group_id)
     return op._replace(peer=ranks[work._source_rank()])
 
 
 def wait_tensor(x: Context, tensor: Any) -> Op | None:
-    """Return the open op whose output this is, or None."""
+    """Return the open op whose output ``tensor`` is, or None."""
     if type(tensor) is not torch.Tensor or tensor.is_meta:
         return None  # a fake one, while a graph is traced
     return x.works.tensors.pop(_storage(tensor), None)

@@ -1,4 +1,4 @@
-"""The loss of a step, from the scalars that backward began from."""
+"""Loss of a step, from the scalars that backward began from."""
 
 from __future__ import annotations
 
@@ -10,38 +10,37 @@ from pardbg_agent.wire import NONE
 
 _NEAR = 1e-6
 _OPS = 8
-"""Ops that made a loss which are told."""
+"""Maximum number of a loss's last autograd ops to report."""
 _BY_NUMBERS = ("DivBackward0", "MulBackward0")
 
 
 class BatchLoss:
-    """The losses of a step's microbatches, until an optimizer steps or another step begins.
+    """Losses of a step's microbatches, until an optimizer steps or another step begins.
 
     Their mean is the loss. Programs that accumulate gradients divide each loss by the number of
     microbatches before backward, or weigh each by its samples: where these shares add up to 1,
-    their sum is the loss. An epoch's last step may have fewer, each still divided by the number
-    that the step before had.
-    """
+    their sum is the loss. An epoch's last step may have fewer microbatches, each still divided by
+    the number of the step before."""
 
     __slots__ = ("_closure", "_number", "_of", "_outside", "_parts", "_step")
 
     def __init__(self) -> None:
         self._parts: list[tuple[float, float]] = []
-        """(value, the share that it was multiplied by, or 1)"""
+        """(value, share that it was multiplied by, or 1) of each microbatch."""
         self._step = NONE
         self._number = 0
-        """Microbatches of the last step that divided by their number."""
+        """Microbatches of the last step whose losses were divided by their number."""
         self._closure: Any = None
         self._outside = 0
-        """Microbatches before the closure."""
+        """Number of microbatches before the closure."""
         self._of: dict[int, weakref.ref[Any]] = {}
 
     def add(self, of: Any, value: float, share: float, step: int, closure: Any) -> float:
         """Return the step's loss with one more microbatch. A second backward from the same scalar
-        ``of`` (for the weights alone, say) is of the same one. ``closure``: the optimizer, as a
-        weak reference, in whose step() backward was called, and the time, or None: its second
+        ``of`` (for the weights alone, say) is of the same microbatch. ``closure``: weak reference
+        to the optimizer in whose step() backward was called, with its time, or None: its second
         evaluation (LBFGS) is of the same batch. It begins where there are no gradients, or where
-        the shares would be more than 1."""
+        the shares would exceed 1."""
         if step != self._step:
             self.clear()
             self._step = step
@@ -60,7 +59,7 @@ class BatchLoss:
         return value if share == 1 and len(self._parts) == 1 else self.value()
 
     def value(self) -> float:
-        """Sum of the parts if their shares add up to 1, else their mean."""
+        """Return the sum of the parts if their shares add up to 1, else their mean."""
         number = len(self._parts)
         total = sum(value for value, _ in self._parts)
         if abs(self._shares() - 1) < _NEAR:
@@ -71,14 +70,14 @@ class BatchLoss:
 
     @property
     def at_first(self) -> bool:
-        """Return whether the last one is the first microbatch."""
+        """Return whether exactly one microbatch was added."""
         return len(self._parts) == 1
 
     def _shares(self) -> float:
         return sum(share for _, share in self._parts)
 
     def clear(self) -> None:
-        """An optimizer stepped: its gradients are gone."""
+        """Start over after an optimizer's step, which ends its gradients."""
         if len(self._parts) > 1 and abs(self._shares() - 1) < _NEAR:
             self._number = len(self._parts)
         self._parts, self._closure, self._of = [], None, {}
@@ -86,7 +85,7 @@ class BatchLoss:
 
 def share_of(loss: Any) -> float:
     """Return the plain number, not 1, a loss was multiplied by last (``loss * 0.25``, ``loss /
-    4``), else 1. Accelerate divides by 1 what a trainer on top of it has divided."""
+    4``), else 1. Accelerate divides by 1 a loss that a trainer on top of it has divided."""
     node: Any = getattr(loss, "grad_fn", None)
     share = 1.0
     while share == 1.0 and type(node).__name__ in _BY_NUMBERS:
@@ -98,8 +97,8 @@ def share_of(loss: Any) -> float:
 
 
 def made_by(loss: Any) -> tuple[float, str]:
-    """Return (the product of all plain numbers that a loss was multiplied by last, the newest of
-    the ops before that, as autograd names them)."""
+    """Return (the product of all plain numbers that a loss was last multiplied by, the names of the
+    last autograd ops before those)."""
     node: Any = getattr(loss, "grad_fn", None)
     scale, ops = 1.0, list[str]()
     while type(node).__name__ in _BY_NUMBERS and (number := _number(node)) is not None:
@@ -111,7 +110,7 @@ def made_by(loss: Any) -> tuple[float, str]:
 
 
 def _number(node: Any) -> float | None:
-    """Return the plain number that a step of the graph multiplies by, if it is one."""
+    """Return the plain number that an autograd node multiplies by, or None."""
     try:
         other: Any = getattr(node, "_saved_other", None)
     except RuntimeError:  # a backward has freed it, and the next one will say so

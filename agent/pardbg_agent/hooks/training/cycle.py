@@ -1,11 +1,10 @@
-"""Which optimizer's step ends a training step.
+"""Optimizer whose step ends a training step.
 
 Programs with several optimizers (GANs, one per model part) call them in a fixed order: the one that
 comes last before the first-seen one comes again ends the step; in the first round, the one after
-which none is left that has not stepped. One that is last only now and then (DiLoCo's outer one, a
-WGAN's generator) ends none. One that is new between two rounds, or comes again and again without
-the first-seen one, makes rounds of its own (a second stage, another fold) until they take turns.
-"""
+which every optimizer has stepped. One that is last only now and then (DiLoCo's outer one, a WGAN's
+generator) ends none. One that is new between two rounds, or comes again and again without the
+first-seen one, makes rounds of its own (a second stage, another fold) until they take turns."""
 
 from __future__ import annotations
 
@@ -16,31 +15,31 @@ from pardbg_agent.hooks.tensors import parameters_of
 
 
 class Cycle:
-    """Which optimizer ends a step."""
+    """Finder of the optimizer whose step ends a training step."""
 
     def __init__(self) -> None:
         self._first: Any = None
         self._last: Any = None
         self._closer: Any = None
         self._tail: Any = None
-        """Which came last in the round before."""
+        """Optimizer that came last in the round before."""
         self._known = False
-        """A whole round of optimizers was seen."""
+        """Whether a whole round of optimizers was seen."""
         self._round: Any = weakref.WeakSet()
         """Optimizers that stepped since a step ended."""
         self._members: Any = weakref.WeakSet()
-        """Those that rounds are made of."""
+        """Optimizers that the rounds consist of."""
         self._left: Any = None
-        """The first-seen one of the rounds before, when one optimizer has stepped since."""
+        """First-seen optimizer of the rounds before, when one optimizer has stepped since."""
         self.to_come: Any = weakref.WeakSet()
-        """Optimizers made that have not stepped."""
+        """Optimizers made that have not stepped yet."""
         self._only: Any = None
-        """The one that each round so far was made of: nothing below would change."""
+        """Sole optimizer of each round so far: its steps would change nothing below."""
 
     @property
     def only(self) -> Any:
-        """Return a weak reference to the optimizer each of whose steps ends a training step; None:
-        there is none such."""
+        """Return a weak reference to the optimizer each of whose steps ends a training step; None
+        if there is no such optimizer."""
         return None if self.to_come else self._only
 
     def stepped(self, optimizer: Any) -> bool:
@@ -84,7 +83,7 @@ class Cycle:
         return True
 
     def _is_new(self, optimizer: Any) -> bool:
-        """Between two rounds, and no outer one over the same parameters."""
+        """Return whether an optimizer is new between two rounds, and not an outer one (DiLoCo)."""
         members = self._members
         return not (self._round or optimizer in members or is_outer(optimizer, members))
 
@@ -94,16 +93,16 @@ class Cycle:
 
     @property
     def expected(self) -> bool:
-        """Return whether an optimizer was seen, or made and has not stepped."""
+        """Return whether an optimizer was seen, or was made and has not stepped."""
         return self._first is not None or bool(self.to_come)
 
     @property
     def used(self) -> bool:
-        """Return whether any optimizer was seen."""
+        """Return whether any optimizer has stepped."""
         return self._first is not None
 
 
 def is_outer(optimizer: Any, others: Any) -> bool:
-    """Return whether it steps parameters of one of ``others``, now and then (DiLoCo)."""
+    """Return whether an optimizer steps parameters of one of ``others``, now and then (DiLoCo)."""
     mine = parameters_of(optimizer)[:1]
     return any(p is one for one in mine for other in others for p in parameters_of(other))

@@ -1,5 +1,5 @@
-"""FSDP2 (fully_shard): unshard, reshard and reduce of each unit, on a device its forward and
-backward, and the root's forward."""
+"""FSDP2 (fully_shard): unshard, reshard and reduce of each unit; on a device also the unit's
+forward and backward; and the root's forward."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 _FSDP, _COMM = int(Kind.FSDP), int(Lane.COMM)
 _FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
 _LETTERS: Final = {"unshard": "u", "wait unshard": "w", "reshard": "r", "reduce": "p"}
-"""Of the verbs, in C++."""
+"""Letters of the verbs in C++."""
 _PACKAGES: Final = "torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp"
-"""From torch 2.6, and before."""
+"""Package from torch 2.6 on, and package before."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -107,8 +107,8 @@ def _new_unit(group: Any) -> Any:
 
 
 def named(x: context.Context, unit: Any, letter: str) -> tuple[Any, int, bool] | None:
-    """Return what is known of a unit, the name of a verb of it, and whether it is on a device;
-    None: nothing yet."""
+    """Return the state of a unit, the name id of a verb of it, and whether it is on a device; None
+    before the unit or the name is known."""
     known = x.fsdp_units.get(unit)
     verb = next(verb for verb, its in _LETTERS.items() if its == letter)
     name = known.names.get(verb) if known is not None else None
@@ -134,7 +134,7 @@ def _before(verb: str, moves: Any) -> Any:
 
 
 def streams_of(unit: Any, letter: str) -> tuple[Any, Any]:
-    """Return the streams on which what FSDP does with a unit begins and ends; None: the current
+    """Return the streams on which an FSDP operation of a unit begins and ends; None: the current
     one."""
     streams = unit.comm_ctx
     try:
@@ -181,7 +181,7 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _name(c: _core.Core, unit: Any, known: Any, verb: str) -> int:
-    """``layers.0 unshard``; names of modules come with the first forward."""
+    """Return the name id of ``layers.0 unshard``, say; module names come with a forward."""
     name = known.names.get(verb)
     if name is None:
         fqn = getattr(unit, "_module_fqn", None)
@@ -192,8 +192,8 @@ def _name(c: _core.Core, unit: Any, known: Any, verb: str) -> int:
 
 
 def _hook_root(patches: Patches, module: ModuleType) -> None:
-    """The root's forward begins in ``_root_pre_forward`` and has ended when its outputs get their
-    pre-backward hook. Both are looked up on each call, so modules sharded before us count too."""
+    """Hook the root: its forward begins in ``_root_pre_forward`` and ends when its outputs get
+    their pre-backward hook. Both are looked up on each call: modules sharded earlier count, too."""
     state = module.FSDPState
     for name, hooked in (
         ("_root_pre_forward", _root_begins), ("_register_pre_backward_hook", _root_ended),

@@ -1,4 +1,4 @@
-"""Replays of captured graphs: what was captured runs on the device again, and no hook sees it."""
+"""Replays of captured graphs: captured work runs on the device again, without any hook."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"
 _ORDERS: Final = {"Schedule1F1B": one_f_one_b, "ScheduleGPipe": all_forward_all_backward}
-"""Of schedules of which torch before 2.7 has no table."""
+"""Orders of schedules for which torch before 2.7 has no table."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -107,8 +107,8 @@ _HELD: Final = next(one for one in _before.__code__.co_consts if isinstance(one,
 
 
 def at_hand(innermost: FrameType | None) -> dict[str, Any]:
-    """Return by name what the action works on at whose gate this thread stands: its ``input``; of a
-    backward also its ``output`` and, but for the last stage, the ``grad`` of that."""
+    """Return by name the tensors of the action at whose gate this thread waits: its ``input``; for
+    a backward also its ``output`` and, except on the last stage, the ``grad`` of that."""
     while innermost is not None and innermost.f_code is not _HELD:
         innermost = innermost.f_back
     if innermost is None:
@@ -130,7 +130,7 @@ def _received(infos: Iterable[Any]) -> list[Any]:
 
 
 def _one(values: Iterable[Any]) -> Any:
-    """Return several values as they are, one by itself."""
+    """Return several values as a tuple, a single one by itself."""
     several = tuple(values)
     return several[0] if len(several) == 1 else several
 
@@ -147,7 +147,7 @@ def _before_loss(c: _core.Core, schedule: Any, stage: Any, *_: Any, **__: Any) -
 
 
 def _after_loss(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
-    """The last stage's forward ends with its loss: both are compute of that stage."""
+    """End the last stage's forward with its loss: both are compute of that stage."""
     made.loss_computed(t1)
 
 
@@ -203,9 +203,9 @@ def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
 
 
 def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
-    """The mean over the microbatches, where the last stage is; never waits for a device. A program
-    whose gradients the schedule is not to divide has divided the losses (torchtitan): their sum,
-    but where there are replicas, by whose number it may have divided them, too."""
+    """Log the mean loss over the microbatches, on the last stage; never waits for a device. A
+    program whose gradients the schedule does not scale has divided the losses (torchtitan): log
+    their sum, unless there are replicas, by whose number it may have divided them, too."""
     losses = schedule._internal_losses
     if (
         not getattr(schedule, "_has_backward", True)
@@ -224,7 +224,7 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
 
 
 def texts(actions: Any) -> list[str]:
-    """Compute actions of one rank in order, text form; an overlapped pair stays one entry,
+    """Return one rank's compute actions in order, in text form; an overlapped pair stays one entry,
     ``(0F7;7B3)OVERLAP_F_B``."""
     out: list[str] = []
     for action in actions or ():
@@ -240,13 +240,13 @@ def texts(actions: Any) -> list[str]:
 
 
 def _verb(action: Any) -> str:
-    """``F``, ``B``, ``I``, ``W`` …: the value of torch's enumeration, before 2.9 its text."""
+    """Return ``F``, ``B``, ``I``, ``W`` …: torch's enumeration value, its text before 2.9."""
     kind = action.computation_type
     return kind.value if isinstance(kind.value, str) else str(kind)
 
 
 def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
-    """Return (planned actions by pipeline rank, source) of a schedule object; empty if it has
+    """Return (planned actions by pipeline rank, source) of a schedule object; no actions if it has
     none."""
     num_microbatches = int(schedule._n_microbatches)
     if not schedule._has_backward:

@@ -1,9 +1,8 @@
-"""The one interface through which pipelines are reported: actions, plans, gates, stepping.
+"""Common interface through which pipelines are reported: actions, plans, gates, stepping.
 
-torch's own stages and schedules (``pipeline``), the frameworks' (``hooks.frameworks``) and the
+torch's own stages and schedules (``pipeline``), those of frameworks (``hooks.frameworks``) and the
 program itself (``pardbg_agent.action``, ``pardbg_agent.plan``) all call it, so everything that is
-shown of one is shown of all.
-"""
+shown of one pipeline is shown of all."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
 
 @dataclass(slots=True, eq=False)
 class Action:
-    """One action between its begin and its end."""
+    """Pipeline action between its begin and its end."""
 
     verb: str
     name: int
@@ -43,11 +42,11 @@ class Action:
     mb: int
     t0: int
     count: Any
-    """A sampled forward: what it saves for backward."""
+    """Count of the bytes that a sampled forward saves for backward."""
     phase: str = ""
-    """The phase that it is, where no schedule's run encloses it."""
+    """Phase that the action itself is, outside of a schedule's run."""
     on_device: Any = None
-    """Its span there."""
+    """Span of the action on the device."""
 
 
 class Actions:
@@ -56,25 +55,25 @@ class Actions:
     def __init__(self, c: _core.Core, x: Context) -> None:
         self._c, self._x = c, x
         self._pending: tuple[Any, list[Any], Action] | None = None
-        """A forward whose loss is still to be computed: (whose, fields of its record)."""
+        """Forward whose loss is still to be computed: (object that computes it, fields, action)."""
         self._defined: dict[tuple[str, tuple[int, ...]], Plan] = {}
         self._open: list[Action] = []
         """Actions that run, the innermost last."""
         self._own: tuple[int, list[str]] = (NONE, [])
-        """(step, its plan) of actions outside a schedule's run."""
+        """(step, its planned actions) outside a schedule's run."""
         self._run_t0 = 0
-        """Since when the phase of the run goes on; 0: it does not."""
+        """Start time of the run's open phase; 0: none is open."""
         self.run_step = 0
-        """In which step the run began."""
+        """Step in which the run began."""
         self.of_run: Any = None
-        """What a framework's adapter knows of the run; None outside of one."""
+        """State that a framework's adapter keeps of the run; None outside of one."""
         self.counts: dict[tuple[str, int], int] = {}
-        """(verb, stage) -> actions in this run of the schedule."""
+        """(verb, stage) -> number of such actions in this run of the schedule."""
 
     # -- plans and runs
 
     def define(self, plan: Plan) -> list[str]:
-        """PLAN, once; this rank's planned actions."""
+        """Send the PLAN definition, once; return this rank's planned actions."""
         key = (plan.schedule, plan.ranks)
         if self._defined.get(key) != plan:
             self._defined[key] = plan
@@ -122,7 +121,7 @@ class Actions:
             step_phases.phase_ends(self._c, self._x, "pipeline", t0, t, failed)
 
     def phase_resumes(self, t: int) -> None:
-        """The optimizer stepped; what is left of the run belongs to the next step."""
+        """Reopen the run's phase after an optimizer's step: the rest belongs to the next step."""
         if local().nest.pipeline:
             self._run_t0 = t
 
@@ -134,18 +133,18 @@ class Actions:
     # -- actions
 
     def next_mb(self, verb: str, stage: int) -> int:
-        """Return the microbatch of a verb that a stage runs in order: how many were before it."""
+        """Return the microbatch of a verb that a stage runs in order: the number before it."""
         return self.counts.get((verb, stage), 0)
 
     def next_planned(self, verb: str) -> tuple[int, int] | None:
-        """Return (stage, microbatch) of the plan's next action with this verb, where nothing else
-        says which it is."""
+        """Return (stage, microbatch) of the plan's next action with this verb, for calls that do
+        not tell which action they are."""
         number = sum(n for (v, _), n in self.counts.items() if v == verb)
         rows = [at for at in map(parse, self._c.pipeline.plan) if at[1] == verb]
         return (rows[number][0], rows[number][2]) if number < len(rows) else None
 
     def begins(self, verb: str, stage: int, mb: int, module: Any = None) -> Action:
-        """An action comes: its gate, then its begin. ``mb`` is NONE for what has none; the
+        """Wait at an action's gate, then begin it. ``mb`` is NONE for an action without one; the
         activations that ``module`` saves in a forward are counted in sampled steps."""
         c = self._c
         self.flush()
@@ -179,7 +178,7 @@ class Actions:
         wait_gate(c, Gate.ACTION, coming, lambda: known, look)
 
     def compute_begins(self) -> None:
-        """Inside an action: all until now was waiting for its input, its compute begins here."""
+        """Begin the compute of the innermost open action: until now it waited for its input."""
         if self._open:
             action = self._open[-1]
             action.t0 = now_ns()
@@ -191,8 +190,8 @@ class Actions:
             )
 
     def ended(self, action: Action, t1: int, failed: bool, loss_of: Any = None) -> None:
-        """It ran. ``loss_of``: what computes a loss right afterwards, which belongs to this
-        forward; ``loss_computed`` is called with it."""
+        """End an action. ``loss_of``: object that computes a loss right afterwards, which belongs
+        to this forward; ``loss_computed`` is then called."""
         c = self._c
         self._open = [other for other in self._open if other is not action]
         local().nest.action -= 1
@@ -227,8 +226,8 @@ class Actions:
             c.pipeline.done.append(said)
 
     def _own_step(self, verb: str, stage: int, mb: int) -> None:
-        """Actions without a schedule's run: the first one of a step, or one that was there
-        before (gradients accumulate), begins the plan anew."""
+        """Begin the plan anew at the first action of a step outside a schedule's run, or at one
+        that ran before (gradients accumulate)."""
         c = self._c
         step, planned = self._own
         if step != c.step or text(stage, verb, mb) in c.pipeline.done:
@@ -239,7 +238,7 @@ class Actions:
 
     @property
     def pending(self) -> Any:
-        """Return what will compute the loss of the forward that ended last, or None."""
+        """Return the object that will compute the loss of the last ended forward, or None."""
         return None if self._pending is None else self._pending[0]
 
     def loss_computed(self, t1: int) -> None:
@@ -249,7 +248,7 @@ class Actions:
         self.flush()
 
     def flush(self) -> None:
-        """Write a forward that no loss followed."""
+        """Write the pending forward, which no loss followed."""
         if self._pending is not None:
             (_, fields, action), self._pending = self._pending, None
             self._write(fields, action)
@@ -267,7 +266,7 @@ class Actions:
 
 
 def of(c: _core.Core) -> Actions:
-    """Return this Core's actions."""
+    """Return the pipeline actions of this Core."""
     x = context.of(c)
     if x.actions is None:
         x.actions = Actions(c, x)
@@ -276,7 +275,7 @@ def of(c: _core.Core) -> Actions:
 
 
 def _group_of(ranks: tuple[int, ...]) -> str:
-    """Key of a process group of these ranks, else a name that says them."""
+    """Return the key of a process group of these ranks, else a name made of the ranks."""
     for pg, known in list(c10d._world.pg_group_ranks.items()):
         if sorted(known) == sorted(ranks):
             return group_key(pg)
@@ -284,7 +283,7 @@ def _group_of(ranks: tuple[int, ...]) -> str:
 
 
 def group_key(pg: Any) -> str:
-    """Return the key in records of a pipeline's process group (None: the default one)."""
+    """Return the key, in records, of a pipeline's process group (None: the default one)."""
     c = _core.CURRENT or _core.ensure()
     pg = pg or c10d._get_default_group()
     if pg is not c10d._world.default_pg:
@@ -293,5 +292,5 @@ def group_key(pg: Any) -> str:
 
 
 def ranks_of(pg: Any) -> tuple[int, ...]:
-    """Return global ranks of a process group in its order."""
+    """Return the global ranks of a process group in its order."""
     return tuple(map(int, c10d.get_process_group_ranks(pg or c10d._get_default_group())))

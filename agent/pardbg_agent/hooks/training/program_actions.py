@@ -1,4 +1,4 @@
-"""Pipeline actions and plans that the program itself says (pardbg_agent.action, plan)."""
+"""Pipeline actions and plans given by the program itself (pardbg_agent.action, plan)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pardbg_agent.settings import complain
 from pardbg_agent.wire import NONE
 
 MAX_NUMBER: Final = (1 << 15) - 1
-"""Stages and microbatches are 16 bit numbers in a record."""
+"""Maximum stage and microbatch: they are 16-bit numbers in a record."""
 _ENTRY = re.compile(r"\d{1,5}[FBIW]\d{1,5}")
 _ORDERS: Final[dict[str, tuple[str, Callable[[int, int, int], list[str]]]]] = {
     "1f1b": ("1f1b", orders.one_f_one_b),
@@ -26,7 +26,7 @@ _ORDERS: Final[dict[str, tuple[str, Callable[[int, int, int], list[str]]]]] = {
 
 
 class ProgramAction:
-    """``with action("F", stage=1, mb=3):``; what goes wrong in here never reaches the program."""
+    """Context ``with action("F", stage=1, mb=3):``; its errors never reach the program."""
 
     __slots__ = ("_action", "_module", "_what")
 

@@ -1,8 +1,7 @@
-"""Activation checkpointing: forwards that run again in backward, and the bytes they hold then.
+"""Activation checkpointing: forwards recomputed in backward, and the bytes they hold then.
 
-``torch.utils.checkpoint`` without reentrance runs a forward again inside ``_recomputation_hook``,
-one object per region and backward. (The reentrant way has no such place and is not seen.)
-"""
+``torch.utils.checkpoint`` without reentrance recomputes a forward inside ``_recomputation_hook``,
+one object per region and backward. (The reentrant variant has no such place and is not hooked.)"""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ NAME = "recompute"
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook the regions as soon as the program imports them."""
+    """Hook the checkpointed regions as soon as the program imports them."""
     late.when_imported("torch.utils.checkpoint", functools.partial(_hook, patches))
 
 
@@ -60,7 +59,7 @@ def _ends(c: _core.Core, region: Any, *_: Any) -> None:
 
 
 def _held(saved: Any, frame: Any, gid: Any) -> int:
-    """Bytes that autograd holds for the region now, beside what it held since the forward."""
+    """Return the bytes that autograd holds for the region beyond those held since the forward."""
     region, count = frame(), saved.beside()
     for tensor in region.recomputed[gid].values() if region is not None else ():
         count.add(tensor)

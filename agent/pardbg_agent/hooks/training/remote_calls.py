@@ -1,9 +1,8 @@
 """torch.distributed.rpc: workers are ranks, their calls spans.
 
-A program may have no process group at all then. What the calls carry is not seen (TensorPipe moves
-it, no c10d op does), and a note in the recording says so. Distributed autograd's backward and
-DistributedOptimizer's step are phases of the worker that calls them.
-"""
+A program may have no process group at all then. The tensors of the calls are not recorded
+(TensorPipe moves them, no c10d op does), and a note in the recording says so. Distributed
+autograd's backward and DistributedOptimizer's step are phases of the worker that calls them."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 def _joined(original: Any) -> Any:
-    """init_rpc: this process is a rank from here on, also without a group."""
+    """Hook init_rpc, which makes this process a rank, also without a group."""
 
     @unframed
     @functools.wraps(original)
@@ -73,8 +72,8 @@ def _met(c: _core.Core) -> None:
 
 
 def _before_call(kind: str, c: _core.Core, to: Any, func: Any, *_: Any, **__: Any) -> Any:
-    """``rpc_async`` and ``remote`` return at once: their span is the sending alone. ``rpc_sync``
-    waits for its worker: a call of this rank, whose begin is told."""
+    """Begin a call: ``rpc_async`` and ``remote`` return at once, so their span is the sending
+    alone; ``rpc_sync`` waits for its worker, so its begin is reported as a call of this rank."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", "call")
     text = f"{name} → {getattr(to, 'name', to)}"[:_MAX_NAME]
     call = calls.alone(c, kind, text, _rank_of(to)) if kind == "rpc_sync" else None
@@ -82,7 +81,7 @@ def _before_call(kind: str, c: _core.Core, to: Any, func: Any, *_: Any, **__: An
 
 
 def _rank_of(to: Any) -> int:
-    """Return a worker's rank; NONE for one that there is not, as the program will be told."""
+    """Return a worker's rank; NONE for an unknown one, for which torch raises an error."""
     try:
         return to if isinstance(to, int) else int(rpc.get_worker_info(getattr(to, "name", to)).id)
     except RuntimeError:

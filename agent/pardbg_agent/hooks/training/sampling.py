@@ -1,10 +1,9 @@
 """Epochs in one order: a DistributedSampler that shuffles draws its order from its epoch's number,
 which the program has to set (``set_epoch``).
 
-- **same order**: b = how many times in a row it began an epoch of the same number (a), each time
-  with steps before the next epoch of any sampler. Not where modules that train are in eval mode, or
-  without gradients: the order of an evaluation matters to nobody.
-"""
+- **same order**: b = number of epochs in a row with the same number (a), each with steps before the
+  next epoch of any sampler. Not where modules that train are in eval mode, or without gradients:
+  the order of an evaluation has no effect."""
 
 from __future__ import annotations
 
@@ -23,24 +22,24 @@ from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_TOLD: Final = 64
-"""Records of one sampler."""
+"""Maximum number of records of one sampler."""
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 
 
 @dataclass(slots=True)
 class _Epoch:
-    """One of a sampler."""
+    """Epoch of a sampler."""
 
     number: int
     step: int
     times: int
-    """Epochs in a row that had this number."""
+    """Number of epochs in a row that had this epoch number."""
     trained: bool = False
-    """Steps came before any sampler's next epoch."""
+    """Whether steps came before any sampler's next epoch."""
 
 
 class Epochs:
-    """The newest of each sampler, and of all."""
+    """Newest epoch of each sampler, and of all samplers."""
 
     def __init__(self) -> None:
         self.of: Any = weakref.WeakKeyDictionary()

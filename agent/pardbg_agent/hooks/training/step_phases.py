@@ -1,9 +1,8 @@
-"""Training steps and their phases, without a word from the program.
+"""Training steps and their phases, without any call from the program.
 
 A step ends with an optimizer's step (with several of them: ``Cycle``). Without any optimizer a
-pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes over from all
-of this.
-"""
+pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program replaces all of
+this."""
 
 from __future__ import annotations
 
@@ -37,13 +36,13 @@ _METRIC, _COUNTER = int(Kind.METRIC), int(Lane.COUNTER)
 _FAILED, _INFERRED, _TIMED = int(Flag.FAILED), int(Flag.INFERRED), int(Flag.DEVICE)
 _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
-"""A number that a hook saw and the program did not log."""
+"""Flags of a number that a hook took and the program did not log."""
 _SHARES = "torchtitan.components.loss"
-"""Once it is imported, backward begins from a part of the sum over all ranks' tokens: no loss."""
+"""Module whose import makes backward begin from a part of the sum over all ranks' tokens."""
 
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
-    """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
+    """Hook optimizers, backward, DDP's forward and data loaders; return the handles to remove."""
     native_way.register_callbacks(_see_loss, after_backward)
     original = torch.autograd.backward
     patches.around(
@@ -129,7 +128,7 @@ def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 
 def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
-    """A wrapped model's outermost forward (DDP, FSDP)."""
+    """Begin the outermost forward of a wrapped model (DDP, FSDP)."""
     nest = LOCAL.state.nest
     if nest.forward or nest.action or nest.backward or nest.pipeline:
         return None
@@ -144,7 +143,7 @@ def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
 
 
 def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    """It returned."""
+    """End the outermost forward of a wrapped model."""
     t0, count = what
     local().nest.forward -= 1
     x = context.of(c)
@@ -162,7 +161,7 @@ def _in_a_run() -> bool:
 
 
 def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
-    """Backward begins, from ``tensors``."""
+    """Begin a backward from ``tensors``."""
     x, nest = c.context or context.of(c), LOCAL.state.nest
     if nest.action:  # a pipeline stage's own
         if not nest.pipeline and not nest.backward:
@@ -183,7 +182,7 @@ def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
 
 
 def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
-    """It returned."""
+    """End a backward."""
     state = LOCAL.state
     state.nest.backward -= 1
     if state.futures:
@@ -200,8 +199,8 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 
 def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
-    """Note what backward begins from, if it is one number, and where it is due which gradients it
-    adds to."""
+    """Note the loss that backward begins from, if it is one number, and, where due, the gradients
+    that it adds to."""
     state = LOCAL.state
     if kept_gradients.noted:
         c.guard.call(HOOK, kept_gradients.backward_begins, c, x.part(Cycle).only)
@@ -218,14 +217,14 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
-    """``scaler.scale(loss).backward()``: the loss is what it was before."""
+    """Keep the loss of ``scaler.scale(loss).backward()`` as it was before scaling."""
     if is_plain_scalar(outputs) and not local().nest.action:
         local().unscaled = number_of(outputs), share_of(outputs)
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:
-    """From here on the host may be in a forward. Where nothing wraps the model, what autograd saves
-    from here to the backward are its activations."""
+    """Anchor a possible forward: from here on the host may be in one. Where nothing wraps the
+    model, the tensors that autograd saves from here to the backward are its activations."""
     x.loop.anchor_ns, x.loop.forward_seen = t, False
     nest = LOCAL.state.nest
     if x.loop.wrapped or x.actions is not None or nest.open is not None:
@@ -245,7 +244,7 @@ def stop_counting() -> None:
 
 
 def _take_off(c: _core.Core, x: Context, t: int) -> None:
-    """The count that ``_anchor`` began ends; 0 for ``t``: it was for nothing."""
+    """End the count that ``_anchor`` began; its result is used if ``t`` is not 0."""
     nest = LOCAL.state.nest
     count = nest.open
     if count is None:
@@ -263,14 +262,14 @@ def _take_off(c: _core.Core, x: Context, t: int) -> None:
 
 
 def is_plain_scalar(tensor: Any) -> bool:
-    """Return whether it is one number in host memory, which can be read without waiting."""
+    """Return whether a tensor is one number in host memory, which can be read without waiting."""
     plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
     return plain and not tensor.is_complex()
 
 
 def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
-    """METRIC loss of the current step, or of the one in which a schedule that ``reported`` it
-    began; an evaluation's is no step's. A program that logs its own comes later and so wins."""
+    """Write METRIC loss for the current step, or for ``reported``, a schedule's first step; an
+    evaluation's belongs to no step. A loss that the program logs comes later and so wins."""
     if reported is not None and not torch.is_grad_enabled():
         return
     c.loss = value
@@ -288,7 +287,7 @@ def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
 
 
 def _made(original: Any) -> Any:
-    """Optimizer.__init__: the first round ends when all that were made have stepped."""
+    """Hook Optimizer.__init__: the first round ends when all optimizers made have stepped."""
 
     @unframed
     @functools.wraps(original)
@@ -317,8 +316,8 @@ def _module_clears(c: _core.Core, *_: Any, **__: Any) -> None:
 
 
 def _before_state(*_: Any, **__: Any) -> bool:
-    """A checkpoint's load makes the state that it is to fill by a step() with a learning rate of
-    0: that is no training."""
+    """Begin a checkpoint's load, which makes the state it is to fill by a step() with a learning
+    rate of 0: that is not training."""
     local().nest.initializing += 1
     return True
 
@@ -395,13 +394,13 @@ def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
 
 
 def hook_wrapper(patches: Patches, owner: Any) -> None:
-    """Hook the step() of what wraps an optimizer."""
+    """Hook the step() of an optimizer's wrapper."""
     patches.around(owner, "step", "optimizer wrapper", _before_wrapper, _after_wrapper)
 
 
 def _before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
-    """A wrapper's step(), which steps its optimizer once for each group of parameters: one phase
-    and one round, with what it gathers and copies."""
+    """Begin a wrapper's step(), which steps its optimizer once for each group of parameters: one
+    phase and one round, including its gathers and copies."""
     if local().nest.inside is not None:
         return None
     t0 = now_ns()
@@ -411,7 +410,7 @@ def _before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
 
 
 def _after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
-    """It returned; where it stepped none (an overflow), the round goes on."""
+    """End a wrapper's step(); the round goes on if it stepped no optimizer (an overflow)."""
     x, inside = context.of(c), local().nest.inside
     phase_ends(c, x, "optimizer", t0, t1, failed)
     try:
@@ -426,7 +425,7 @@ def _after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 
 def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
-    """An optimizer stepped, until ``t1``; perhaps it was the last one of a training step."""
+    """Note an optimizer's step, which ended at ``t1``; perhaps it ends a training step."""
     x.part(BatchLoss).clear()
     if x.part(Cycle).stepped(optimizer):
         if x.optimizers:  # else their parameters live elsewhere
@@ -442,8 +441,8 @@ def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
 
 
 def _leave_to_native(c: _core.Core, x: Context) -> None:
-    """Where each step ends with the same optimizer's, C++ ends those in which nothing is counted,
-    compared or read."""
+    """Let C++ end the steps in which nothing is counted, compared or read, if each step ends with
+    the same optimizer's."""
     if c.native is None:
         return
     known = x.part(usage.Usage)
@@ -475,7 +474,7 @@ def step_ended(c: _core.Core, x: Context) -> None:
 
 
 def schedule_begins(c: _core.Core, x: Context) -> None:
-    """Without an optimizer, a schedule's step() that begins ends the step before it."""
+    """End the previous step when a schedule's step() begins, if no optimizer ends steps."""
     if x.part(Cycle).used or c.explicit_steps:
         return
     if x.loop.num_schedules:

@@ -1,5 +1,5 @@
-"""Uneven inputs (``DistributedDataParallel.join``): a rank without batches takes part in what the
-others reduce. Each time is a step of theirs, and counts as one of its own: equal numbers are equal
+"""Uneven inputs (``DistributedDataParallel.join``): a rank without batches takes part in the
+reductions of the others. Each of their steps counts as one of its own: equal numbers are equal
 steps."""
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pardbg_agent.life.late_imports import LateImports
 
 
 class _Shadowing:
-    """What this rank did since its inputs ended."""
+    """State of this rank since its inputs ended."""
 
     def __init__(self) -> None:
         self.joins: Any = weakref.WeakSet()
         self.step = -1
-        """Number of the step when it last asked who still has inputs."""
+        """Number of the step when it last asked which ranks still have inputs."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook the question that a joined rank asks before each of the others' steps."""
+    """Hook the query that a joined rank makes before each step of the other ranks."""
     late.when_imported(
         "torch.distributed.algorithms.join",
         lambda m: patches.around(m.Join, "_get_num_nonjoined_procs", "join", _before),
@@ -43,6 +43,6 @@ def _before(c: _core.Core, join: Any, *_: Any) -> None:
 
 
 def _reduced(join: Any) -> bool:
-    """Return whether the others' last backward was one that is averaged (not in ``no_sync``)."""
+    """Return whether the other ranks' last backward was averaged (not in ``no_sync``)."""
     models = (getattr(hook, "ddp", None) for hook in join._join_hooks)
     return all(getattr(model, "require_forward_param_sync", True) for model in models)

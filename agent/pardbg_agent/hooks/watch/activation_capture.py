@@ -1,9 +1,8 @@
-"""What modules put out, and its gradients, in the steps that ``--tensors`` names: sketches by
-sample (row_sketch), summed over a step's microbatches, told before the optimizer steps.
+"""Outputs of modules, and their gradients, in the steps that ``--tensors`` names: sketches by
+sample (row_sketch), summed over a step's microbatches, sent before the optimizer steps.
 
 A forward that recomputation repeats inside the backward, one without gradients, and compiled
-modules are left out. Nothing of the program's is kept but the numbers.
-"""
+modules are left out. Only numbers are kept, no tensor of the program."""
 
 from __future__ import annotations
 
@@ -34,50 +33,50 @@ from pardbg_agent.hooks.watch.tensor_names import Models, axes, canonical, is_co
 from pardbg_agent.hooks.watch.tensor_sketch import Maps, seen_in
 
 MAX_MODULES: Final = 400
-"""Of an outermost module: the outer ones first."""
+"""Maximum number of modules of an outermost module, the outer ones first."""
 MAX_CALLS: Final = 64
-"""Of a module and step whose times are told."""
+"""Maximum number of calls of a module per step whose times are sent."""
 PATIENCE_S: Final = 0.2
-"""Waited in each step, at most, for results of collectives that come later."""
+"""Maximum wait in each step for results of collectives that are still under way."""
 _LOOK_S: Final = 0.0005
 
 
 Of = tuple[int, str]
-"""(number of the model, name in it)"""
+"""(number of the model, name of the module in it)"""
 
 
 @dataclass(slots=True, eq=False)
 class Outermost:
-    """A module that the program itself calls, as a whole model or a stage of one."""
+    """Module that the program itself calls: a whole model or a stage of one."""
 
     axes: list[tuple[int, int]]
-    """(parts, index) of cuts that the rank's activations may be."""
+    """(parts, index) of the cuts that the rank's activations may have."""
     samples: Samples | None = None
-    """Of the call that runs; None outside of one."""
+    """Samples of the current call; None outside of a call."""
     num_rows: int = 0
-    """Of the step, before that call."""
+    """Rows of the step before the current call."""
 
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """Of one module, and of its outputs or their gradients, in a step."""
+    """Sum over a step of one module's outputs, or of their gradients."""
 
     order: int
     dtype: str
     shape: list[int]
-    """Of a sample's row."""
+    """Shape of a sample's row."""
     most: Any = 0.0
     bad: Any = 0
-    """On a device tensors of it, which are read at the step's end."""
+    """Largest magnitude and non-finite count: device tensors, read at the step's end."""
     rows: int = 0
     times: list[int] = field(default_factory=list)
-    """Of gradients: when each came, in ns of the host's clock."""
+    """Arrival times of gradients, in ns of the host's clock."""
     sketches: dict[Cut, torch.Tensor] = field(default_factory=dict)
     kept: list[tuple[bytes, range, list[int]]] = field(default_factory=list)
-    """Of each call whose elements are wanted: these, its rows' places, their samples' hashes."""
+    """For each call with wanted elements: (elements, places of its rows, hashes of its samples)."""
 
     def see(self, most: Any, bad: Any) -> None:
-        """Take what was seen of a call's rows. A device is not waited for."""
+        """Add the statistics of a call's rows, without waiting for a device."""
         tensor = isinstance(most, torch.Tensor)
         self.most = most.clamp(min=self.most) if tensor else max(self.most, most)
         self.bad = self.bad + bad
@@ -87,29 +86,29 @@ class Sum:
 class Module:
     kind: str
     place: str
-    """Where its forward is written."""
+    """Source location of the module's forward."""
     times: list[int] = field(default_factory=list)
     """Begin and end of each forward, in ns of the host's clock."""
 
 
 class Activations:
-    """One process's."""
+    """Captured activations of one process."""
 
     def __init__(self, models: Models, maps: Maps, kept: Kept, guarded: Callable[..., Any]) -> None:
         self._models, self._maps, self._kept, self._guarded = models, maps, kept, guarded
-        """Calls a function of this with arguments, and lets nothing out."""
+        """Calls a function of this object with arguments, and lets no exception out."""
         self._known: set[int] = set()
         self._outermost: dict[int, Outermost] = {}
         self._of: dict[int, tuple[Outermost, Of]] = {}
-        """The chosen modules inside, by id."""
+        """Chosen modules inside outermost ones, by id."""
         self._modules: dict[Of, Module] = {}
         self._sums: dict[tuple[str, Of], Sum] = {}
         self._missed: set[tuple[str, Of]] = set()
-        """What is not told of a step, since a part of it was still on its way."""
+        """Sums left out of a step, since a part of them was still under way."""
         self._patience_s = PATIENCE_S
 
     def called(self, module: nn.Module, batch: Callable[[], torch.Tensor | None]) -> None:
-        """Take the samples of a call of an outermost module; others are left alone."""
+        """Take the samples of an outermost module's call; calls of other modules are ignored."""
         if id(module) not in self._known:
             self._enter(module)
         outermost = self._outermost.get(id(module))
@@ -121,7 +120,7 @@ class Activations:
             outermost.num_rows += len(hashes)
 
     def begins(self, module: nn.Module) -> None:
-        """Note when a chosen module's forward begins."""
+        """Note the begin of a chosen module's forward."""
         outermost, of = self._of.get(id(module), (None, None))
         if outermost is None or of is None or outermost.samples is None:
             return
@@ -130,7 +129,7 @@ class Activations:
             times.append(clock.now_ns())
 
     def ends(self, module: nn.Module, out: Any) -> None:
-        """Take what a chosen module put out; the samples go with the outermost one's call."""
+        """Take the output of a chosen module; the samples end with the outermost module's call."""
         outermost, of = self._of.get(id(module), (None, None))
         if outermost is not None and of is not None:
             times, samples = self._modules[of].times, outermost.samples
@@ -143,7 +142,7 @@ class Activations:
             root.samples = None
 
     def tell(self, step: int, put: Callable[..., Any]) -> None:
-        """Tell of the step with ``put``, and forget it."""
+        """Send the sums of the step with ``put``, and forget them."""
         for (what, of), found in self._sums.items():
             if (what, of) in self._missed:
                 continue
@@ -170,7 +169,7 @@ class Activations:
             outermost.num_rows = 0
 
     def clear(self) -> None:
-        """Take no more."""
+        """Stop capturing."""
         self._outermost.clear()
         self._of.clear()
 
@@ -223,9 +222,9 @@ class Activations:
                 sums.sketches[cut] = both if known is None else known + both
 
     def _settles(self, tensor: Any) -> bool:
-        """Wait, for a little time in each step, until the rank has no op open: then on the host
-        nothing writes the result of one any more. To wait for the op itself would take the wait
-        from the program; when a device is done is not known."""
+        """Wait, for a little time in each step, until the rank has no op open: then, on the host,
+        no op writes its result any more. Waiting for the op itself would take the wait from the
+        program; when a device is done is not known."""
         c = _core.CURRENT
         if c is None or not tensor.is_cpu:
             return False
@@ -237,14 +236,14 @@ class Activations:
 
 
 def _cuts(num_dims: int, axes: list[tuple[int, int]]) -> Iterator[Cut]:
-    """Yield the cuts that a rank's rows may be: of features, or of positions."""
+    """Yield the cuts that a rank's rows may have: of features, or of positions."""
     for dim in dict.fromkeys((num_dims - 1, 0)) if num_dims else ():
         yield from (Cut(dim, parts, index) for parts, index in axes)
 
 
 def _chosen(root: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
-    """Return the modules to hook by name, a wrapper's name being that of what it wraps: whole
-    levels from the outermost on, the last of them as far as there is room."""
+    """Return the modules to hook by name, a wrapper having the name of the module that it wraps:
+    whole levels from the outermost on, the last level as far as there is room."""
     known_as = layer_names(root)
     named = {canonical(path + known_as(name)): m for name, m in root.named_modules()}
     levels = sorted(named, key=lambda name: name.count(".") + bool(name))
@@ -252,7 +251,7 @@ def _chosen(root: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
 
 
 def _source(module: nn.Module) -> str:
-    """Return where a module's forward is written, as file:line; of torch's own: empty."""
+    """Return the source location of a module's forward, as file:line; empty for torch's own."""
     code: Any = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     own = code is None or type(module).__module__.startswith("torch.")
     return "" if own else f"{code.co_filename}:{code.co_firstlineno}"

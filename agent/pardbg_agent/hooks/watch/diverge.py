@@ -35,7 +35,7 @@ from pardbg_agent.words import ranks_text
 
 _MASK: Final = (1 << 64) - 1
 _NOTHING: Final = -(1 << 62)
-"""Instead of a sum: no gradient, or one that is not compared (sparse)."""
+"""Stands for a sum: no gradient, or one that is not compared (sparse)."""
 _MOST_IN_STEP: Final = 1 << 12
 _HOOK: Final = "watch diverge"
 
@@ -47,9 +47,9 @@ class Replica:
     name: str
     ranks: tuple[int, ...]
     parameters: tuple[tuple[Any, str], ...]
-    """By weak reference, with their names, in the model's order."""
+    """Weak references to the parameters, with their names, in the model's order."""
     axis: int = -1
-    """Of DTensors: the mesh axis along which they are replicated."""
+    """Mesh axis along which DTensors are replicated; -1 for other parameters."""
     told: int = -1
     """Number of the watch that has reported a difference."""
     first: int = -1
@@ -69,7 +69,7 @@ class Known:
 
 
 class Optimizers(weakref.WeakKeyDictionary[Any, Known]):
-    """optimizer -> Known"""
+    """Optimizer -> Known."""
 
 
 def optimizer_begins(optimizer: Any) -> None:
@@ -172,7 +172,7 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
 
 
 def _sums(replica: Replica, gradients: bool) -> list[int] | None:
-    """Sums of parameters, one each, or folded to MAX_SUMS. None: they cannot be read now."""
+    """Return the sums of parameters, one each, or folded to MAX_SUMS. None: unreadable now."""
     tensors = [_tensor(ref(), replica.axis, gradients) for ref, _ in replica.parameters]
     devices = {t.device for t in tensors if t is not None}
     kinds = {device.type for device in devices}
@@ -249,5 +249,5 @@ def _distributed(x: context.Context, mine: list[Any]) -> Iterator[Replica]:
 
 
 def _name(group_key: str, number: int, named: list[tuple[Any, str]]) -> str:
-    """Name of a replica, equal on all ranks with the same parameters."""
+    """Return the name of a replica, equal on all ranks with the same parameters."""
     return "\0".join((group_key, str(number), *(name for _, name in named)))

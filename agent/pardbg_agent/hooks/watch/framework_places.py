@@ -1,4 +1,4 @@
-"""What frameworks without DTensors know of where a rank's tensors are, and which layers it has."""
+"""Place of a rank's tensors and layers, as frameworks without DTensors give it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.tensors import local_part
 
 Axis = tuple[int, int]
-"""(equal slices, the rank's own) of a whole"""
+"""(number of equal slices of a whole, index of the rank's slice)"""
 _MEGATRON: Final = "megatron.core.parallel_state"
 
 
 class Placed(NamedTuple):
-    """Where the rank's part of a tensor is."""
+    """Place of the rank's part in a tensor."""
 
     shape: list[int]
-    """Of the whole."""
+    """Shape of the whole tensor."""
     offset: list[int]
-    """Of another length than the shape's: not known."""
+    """Offset of the part; unknown if its length differs from the shape's."""
     blocks: tuple[int, int, int, int] | None = None
     """(dim, parts, at, blocks) if the whole has several blocks along ``dim``, and the part a slice
     of each; ``offset`` is then that of the slices, were they side by side."""
     stated: bool = True
-    """By the tensor or the program; else it only looks like a whole."""
+    """Whether the tensor or the program states the place; else the part only looks like a whole."""
     summand: tuple[int, int] | None = None
-    """(which, of how many) if parts at this place are summands, which nobody has added up yet."""
+    """(index, number) of this summand, where parts at this place are not added up yet."""
 
 
 def tensor_parallel() -> Axis | None:
-    """Return the rank's place in tensor parallelism: what Megatron says, else that in the group
-    which a framework or a mesh calls tp."""
+    """Return the rank's place in tensor parallelism: Megatron's, else that in the group which a
+    framework or a mesh calls tp."""
     state = sys.modules.get(_MEGATRON)
     names = "get_tensor_model_parallel_world_size", "get_tensor_model_parallel_rank"
     return (_asked(state, *names) if state is not None else None) or groups.place_on("tp")
 
 
 def megatron_place(parameter: Any, part: Any) -> Placed | None:
-    """Return the place that Megatron's attributes say (megatron/core/tensor_parallel/layers.py):
-    stride s is that of a layer whose output is s blocks, as a gated MLP's."""
+    """Return the place that Megatron's attributes give (megatron/core/tensor_parallel/layers.py):
+    stride s belongs to a layer whose output is s blocks, as a gated MLP's."""
     state = sys.modules.get(_MEGATRON)
     dim, blocks = getattr(parameter, "partition_dim", -1), getattr(parameter, "partition_stride", 1)
     if state is None or not getattr(parameter, "tensor_model_parallel", False):
@@ -61,8 +61,8 @@ def megatron_place(parameter: Any, part: Any) -> Placed | None:
 
 
 def flat_places(root: nn.Module) -> dict[int, Placed]:
-    """Return where the parts of parameters are that FSDP1 keeps in flat shards, by id, if the
-    optimizer has the original ones (use_orig_params; torch/distributed/fsdp/_flat_param.py)."""
+    """Return the places of parameters that FSDP1 keeps in flat shards, by id, if the optimizer has
+    the original ones (use_orig_params; torch/distributed/fsdp/_flat_param.py)."""
     found = {}
     for module in root.modules():
         flat: Any = getattr(getattr(module, "_handle", None), "flat_param", None)
@@ -95,7 +95,7 @@ def flat_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | None:
 
 def _gathered_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | None:
     """Return the part of a parameter that ZeRO 3 gathers on demand: equal numbers of elements on
-    the ranks of a group, the last of them padded (deepspeed/runtime/zero/stage3.py)."""
+    the ranks of a group, the last rank's padded (deepspeed/runtime/zero/stage3.py)."""
     optimizer: Any = getattr(parameter, "_z3_optimizer", None)
     known = getattr(optimizer, "grad_position", {})
     at = known.get(optimizer.get_param_id(parameter)) if optimizer is not None else None
@@ -113,14 +113,14 @@ def _gathered_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | 
 
 
 def _gathered_share(parameter: Any, number: int) -> tuple[int, int]:
-    """Return (first, number) of the elements that the rank has, of ``number`` with the padding."""
+    """Return (first, number) of this rank's elements; ``number`` includes the padding."""
     begin = min(dist.get_rank(parameter.ds_process_group) * number, parameter.ds_numel)
     return begin, min(number, parameter.ds_numel - begin)
 
 
 def working_part(parameter: Any) -> tuple[Any, Placed | None] | None:
-    """Return what the rank has of a module's parameter between steps, and where that is; None:
-    nothing, as it is gathered on demand."""
+    """Return the rank's part of a module's parameter between steps, and its place; None: the rank
+    has none, as the parameter is gathered on demand."""
     part = getattr(parameter, "ds_tensor", None)
     if part is None:
         here = local_part(parameter)
@@ -134,8 +134,8 @@ def working_part(parameter: Any) -> tuple[Any, Placed | None] | None:
 
 
 def layer_names(root: nn.Module) -> Callable[[str], str]:
-    """Return what makes a name on this rank that of the whole model: Megatron's pipeline stages
-    count their layers from 0 each, as expert parallelism does experts."""
+    """Return a function from a rank's layer name to the whole model's: Megatron's pipeline stages
+    number their layers from 0 each, as expert parallelism does experts."""
     state = sys.modules.get(_MEGATRON)
     found: dict[str, str] = {}
     for name, module in root.named_modules() if state is not None else ():
@@ -154,7 +154,7 @@ def layer_names(root: nn.Module) -> Callable[[str], str]:
 
 
 def _renamed(name: str, moved: dict[str, str]) -> str:
-    """Return a name with the numbers of all layers that it goes through."""
+    """Return a name with the whole model's numbers of all layers on its path."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         to = moved.get(".".join(parts[:end]))
@@ -164,7 +164,7 @@ def _renamed(name: str, moved: dict[str, str]) -> str:
 
 
 def _asked(of: Any, size: str, rank: str) -> Axis | None:
-    """Return what a framework says of a group of its own; None: nothing."""
+    """Return a framework's (size, rank) of a group of its own; None if it has none yet."""
     values = [getattr(of, name, None) for name in (size, rank)]
     try:
         parts, at = [value() if callable(value) else value for value in values]

@@ -1,11 +1,10 @@
-"""Initial parameters of one run for another (``--init-to``, ``--init-from``), so that
-``pardbg same`` can compare layouts that draw unlike numbers.
+"""Initial parameters of one run for another (``--init-to``, ``--init-from``), so that ``pardbg
+same`` can compare layouts that draw unlike numbers.
 
-Each rank of the first run writes its parts of the parameters of all modules that are there at the
-first forward in training; each rank of the second copies from them what it has. Only what the user
-asks for changes a program's numbers: nothing is hooked without the variables, nor from that forward
-on.
-"""
+Each rank of the first run writes its parts of the parameters of all modules that exist at the first
+forward in training; each rank of the second copies its parts from those files. A program's numbers
+change only by the user's request: nothing is hooked without the variables, nor from that forward
+on."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _MAX_SAID: Final = 3
 
 
 class Piece(NamedTuple):
-    """A part of a parameter, as a file has it."""
+    """Part of a parameter, as stored in a file."""
 
     shape: list[int]
     offset: list[int]
@@ -48,7 +47,7 @@ def install(patches: Patches, late: Any) -> tuple[Any, ...]:
 
 
 class InitialValues:
-    """One process's."""
+    """Initial values of one process."""
 
     def __init__(self, to: str, of: str) -> None:
         self._to, self._from = to, of
@@ -57,7 +56,7 @@ class InitialValues:
         self._handle = register_module_forward_pre_hook(self._called)
 
     def remove(self) -> None:
-        """Look at no more calls."""
+        """Remove the forward hook."""
         self._handle.remove()
 
     def _called(self, module: nn.Module, args: Any) -> None:
@@ -104,7 +103,7 @@ class InitialValues:
             )
 
     def _fill(self, one: Named) -> bool:
-        """Set a parameter; return whether all of it was known."""
+        """Set a parameter; return whether all of it was in the files."""
         at, part = _placed(one)
         pieces = self._known.get(one.name, [])
         if not at.stated and pieces and at.shape != pieces[0].shape:
@@ -122,8 +121,8 @@ class InitialValues:
 
 
 def plain(named: list[Named]) -> list[Named]:
-    """Return the parameters without those whose name two models of the rank have: which one is the
-    reference's is not known."""
+    """Return the parameters without those whose name two models of the rank share: which model is
+    the reference's is not known."""
     models: dict[str, set[int]] = defaultdict(set)
     for one in named:
         models[one.name].add(one.model)
@@ -131,8 +130,8 @@ def plain(named: list[Named]) -> list[Named]:
 
 
 def moved(values: torch.Tensor, name: str, dtype: str) -> torch.Tensor:
-    """Return values each up or down by one rounding of a dtype (``own``: theirs; empty: none), the
-    same way on every rank that has parameter ``name``."""
+    """Return each value moved up or down by one rounding of a dtype (``own``: the values'; empty:
+    none), the same way on every rank that has parameter ``name``."""
     of = values.dtype if dtype == "own" else getattr(torch, dtype, None)
     if not isinstance(of, torch.dtype) or not values.is_floating_point():
         return values
@@ -142,7 +141,7 @@ def moved(values: torch.Tensor, name: str, dtype: str) -> torch.Tensor:
 
 
 def read(folder: Path) -> dict[str, list[Piece]]:
-    """Return the parts of parameters that a folder has, by name. Raises OSError."""
+    """Return the stored parts of parameters in a folder, by name. Raises OSError."""
     found: dict[str, list[Piece]] = defaultdict(list)
     for path in sorted(folder.glob("rank-*.pt")):
         for name, *piece in torch.load(path, mmap=True, weights_only=True):
@@ -169,7 +168,7 @@ def _blocks(
 
 
 def _slice(axes: list[Axis], part: torch.Tensor, shape: list[int]) -> Placed:
-    """Return the place of a slice that nobody states, along the only group that fits the shape."""
+    """Return the place of an unstated slice, along the only group that fits the shape."""
     fitting = {
         (dim, index)
         for dim in range(part.dim())
@@ -183,8 +182,8 @@ def _slice(axes: list[Axis], part: torch.Tensor, shape: list[int]) -> Placed:
 
 
 def _copied(into: torch.Tensor, shape: list[int], offset: list[int], pieces: list[Piece]) -> bool:
-    """Copy into the part at ``offset`` of a whole of ``shape`` what pieces have of it; return
-    whether that was all."""
+    """Copy the stored pieces into the part at ``offset`` of a whole of ``shape``; return whether
+    they cover all of it."""
     left = into.numel()
     done: set[tuple[int, ...]] = set()
     for one in pieces:
@@ -205,7 +204,7 @@ def _copied(into: torch.Tensor, shape: list[int], offset: list[int], pieces: lis
 
 
 def _flat(piece: Piece) -> Piece:
-    """Return a whole parameter flat, as ZeRO and FSDP1 cut it; a part as it is."""
+    """Return a piece of a whole parameter flattened, as ZeRO and FSDP1 cut it; else as is."""
     number = math.prod(piece.shape)
     whole = piece.values.numel() == number
     return Piece([number], [0], piece.values.flatten()) if whole else piece

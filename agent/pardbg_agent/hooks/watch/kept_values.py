@@ -1,9 +1,8 @@
-"""Elements of the tensors that ``PARDBG_FULL`` names, told beside their sketches.
+"""Elements of the tensors that ``PARDBG_FULL`` names, sent beside their sketches.
 
-A name is a parameter's or a module's, as a shell's pattern, with the kind of tensor before it
-if one is meant: ``grad:blocks.*.up.weight``. A tensor is kept from its first element on, as far as
-there is room.
-"""
+A name is a shell pattern for parameters or modules, with the kind of tensor before it if one is
+meant: ``grad:blocks.*.up.weight``. A tensor is kept from its first element on, as far as there is
+room."""
 
 from __future__ import annotations
 
@@ -17,21 +16,21 @@ import torch
 from pardbg_agent.wire import ENV_FULL
 
 MAX_BYTES: Final = 32 << 20
-"""Of a process, in all."""
+"""Maximum bytes that a process keeps in all."""
 PIECE: Final = 1 << 20
-"""Bytes of one definition."""
+"""Maximum bytes of values in one definition."""
 
 
 class Kept:
-    """What a process keeps."""
+    """Elements that a process keeps, within MAX_BYTES."""
 
     def __init__(self) -> None:
         self._wanted = [text.strip().rpartition(":") for text in _names()]
         self._left = MAX_BYTES
 
     def of(self, what: str, name: str, part: torch.Tensor) -> bytes:
-        """Return the first elements of a part as bytes: none if it is not wanted, or there is no
-        room. Waits for the device."""
+        """Return the first elements of a part as bytes: empty if the part is not wanted, or there
+        is no room. Waits for the device."""
         if not any(
             kind in ("", what) and fnmatchcase(name, pattern) for kind, _, pattern in self._wanted
         ):
@@ -43,7 +42,7 @@ class Kept:
 
 
 def pieces(values: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (place of the first byte, bytes) in pieces that a message has room for."""
+    """Yield (offset of the first byte, bytes) in pieces that fit into a message."""
     for at in range(0, len(values), PIECE):
         yield at, values[at : at + PIECE]
 

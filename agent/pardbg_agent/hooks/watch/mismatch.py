@@ -1,11 +1,10 @@
 """`watch mismatch` and `watch skew>T`: each op is posted on the board and compared there before it
 is issued (``control.posts``: how; ``control.agreement``: what must be equal). Its own gate comes
-right after, and holds a rank that disagrees: it has not issued, and those inside go on waiting.
+right after, and holds a rank that disagrees: it has not issued, and ranks inside go on waiting.
 
 Not compared, as ranks may rightly number them differently: ops of groups without a name (made by
 hand), ops inside a backend's coalescing, receives on an edge that had a receive from any source,
-and all ops of a rank whose counting failed.
-"""
+and all ops of a rank whose counting failed."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from pardbg_agent.identity import job_name
 from pardbg_agent.wire import NONE
 
 _MOST: Final = 4096
-"""Entries of each cache here; a full one starts over."""
+"""Maximum entries of each cache here; a full one starts over."""
 
 
 class Comparing:
@@ -41,12 +40,12 @@ class Comparing:
         folder = c.run.ring_dir if c.run is not None else ""
         self.others = PeerPosts(folder, self.own)
         self.hash = functools.lru_cache(_MOST)(posts.hash64)
-        """hash64, once for each name."""
+        """hash64, cached by name."""
         self._packed: dict[Any, bytes] = {}
         c.watches_changed = self.tell
 
     def tell(self) -> None:
-        """Write what this rank watches on its board: others wait for ranks that watch only."""
+        """Write this rank's watches on its board: other ranks wait only for ranks that watch."""
         watches = self.core.watches
         kinds = (bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
         self.own.identify(self.core.identity.rank, sum(kinds))
@@ -68,7 +67,7 @@ class Comparing:
 
 
 def of(c: _core.Core) -> Comparing:
-    """Return this Core's comparison. Raises OSError where its board has no room."""
+    """Return this Core's comparison. Raises OSError if there is no room for its board."""
     parts = context.of(c).parts
     found: Comparing | None = parts.get(Comparing)
     if found is None:
@@ -121,7 +120,7 @@ def _compare(c: _core.Core, x: Comparing, op: Any) -> None:
 
 
 class _Here(NamedTuple):
-    """A collective that this rank has posted, with its peers' boards."""
+    """Collective that this rank has posted, with its peers' boards."""
 
     group: Group
     what: int
@@ -138,8 +137,8 @@ class _Here(NamedTuple):
 
 def _disagrees_away(c: _core.Core, x: Comparing, here: _Here) -> str:
     """Compare with ranks of other nodes, whose posts arrive a moment late. Both ranks of a pair may
-    wait so: of two that disagree the later one is held. This wait, like a hold, is not the agent's
-    cost."""
+    wait for the other: if they disagree, the later one is held. This wait, like a hold, is not the
+    agent's cost."""
     waited = posts.waited(here.found, lambda other: other.find(here.what, here.seq))
     c.hook_ns -= waited
     return _disagrees(x, here, later=True) if waited else ""
@@ -168,8 +167,8 @@ def _disagrees(x: Comparing, here: _Here, later: bool = False) -> str:
 
 
 def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
-    """Return the message about this rank's lateness, if it is the last of all that watch to
-    come."""
+    """Return the message about this rank's lateness, if it is the last watching rank to come; else
+    an empty text."""
     mine = _mine(x, here)
     others = posts.posts(here.found, here.what, here.seq)
     if not others or not agreement.late(mine, others, limit_ns, here.where):
@@ -192,8 +191,8 @@ def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
 
 
 def _compare_pair(c: _core.Core, x: Comparing, op: Any, number: int) -> None:
-    """Compare a send with its receive: the first of the two posts, the second one finds the
-    post."""
+    """Compare a send with its receive: the first of the two posts, the second one compares with
+    that post."""
     group, send, peer, me = op.group, op.spec.send, op.peer, c.identity.rank
     tag = op.args[op.spec.tag]
     if peer < 0 or (not send and c.ops.num_on_edge(group.key, NONE, tag, False)):

@@ -1,10 +1,9 @@
-"""Gates at modules: ``break module==blocks.1.mlp`` holds where a module's forward has ended, and
-where the gradient of what it put out has come.
+"""Gates at modules: ``break module==blocks.1.mlp`` holds at the end of a module's forward, and at
+the arrival of its output's gradient.
 
-Modules are hooked while a breakpoint asks for one, from the end of the rank's next optimizer step
-on: only the training's own thread may change what its modules call. Compiled modules are left
-alone, as is a forward that recomputation repeats.
-"""
+Modules are hooked while a breakpoint names one, from the end of the rank's next optimizer step on:
+only the training's own thread may change the hooks of its modules. Compiled modules are left alone,
+as is a forward that recomputation repeats."""
 
 from __future__ import annotations
 
@@ -25,30 +24,30 @@ from pardbg_agent.wire import Gate
 
 HOOK: Final = "break module"
 _NEXT: Final = {"F": "return", "B": "backward"}
-"""What comes next at the gate."""
+"""Action -> word for what comes next at the gate."""
 
 
 def install(patches: Patches, late: Any) -> tuple[Any, ...]:
-    """Look at each optimizer step whether modules are to be hooked."""
+    """Check at each optimizer step whether modules are to be hooked."""
     gates = ModuleGates()
     return register_optimizer_step_post_hook(gates.look), gates
 
 
 class ModuleGates:
-    """One process's."""
+    """Module gates of one process."""
 
     def __init__(self) -> None:
         self._hook: Any = None
         self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
 
     def remove(self) -> None:
-        """Take the hook of modules away."""
+        """Remove the hook of modules."""
         if self._hook is not None:
             self._hook.remove()
         self._hook, self._names = None, {}
 
     def look(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hook modules if a breakpoint asks for one, and else take the hook away."""
+        """Hook modules while a breakpoint names one; remove the hook otherwise."""
         c = _core.CURRENT
         if c is None or c.gate.breaks.modules == bool(self._names):
             return

@@ -2,11 +2,9 @@
 
 Checked while the watch is set, at any cost: the inputs of collectives and sends before their issue;
 the loss that backward is called on and numbers that the program logs; every gradient, at the
-optimizer's gate. (Without a watch ``probes`` checks a share of the inputs.)
-
-Inputs are read in host memory only, as on a device each op would wait for it; a line says so once.
-Gradients on a device are checked all together, which waits for the device once per step.
-"""
+optimizer's gate. (Without a watch ``probes`` checks a share of the inputs.) Inputs are read in host
+memory only, as on a device each op would wait for it; a message says so once. Gradients on a device
+are checked all together, which waits for the device once per step."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
-"""Reductions whose inputs may well be infinite, as a minimum's start value is."""
+"""Reductions whose inputs may rightly be infinite, as a minimum's start value is."""
 
 
 @dataclass(slots=True)
@@ -36,12 +34,12 @@ class Found:
     """Reports of the watch so far."""
 
     hit: tuple[int, int] = (-1, -1)
-    """(watch, step) of the last report: NaN spreads, so one per step is enough."""
+    """(watch, step) of the last report: NaN spreads, so one report per step is enough."""
     device_said: bool = False
 
 
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
-    """Check the inputs of the op that comes next (``op_watches.Coming``)."""
+    """Check the inputs of the next op (``op_watches.Coming``)."""
     spec = op.spec
     if spec.kind in ("recv", "barrier") or not _due(c, watch):
         return
@@ -57,14 +55,14 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
 
 
 def loss(c: _core.Core, value: float) -> None:
-    """Stop at a loss that is NaN or infinite, if that is watched."""
+    """Stop at a loss that is NaN or infinite, if ``watch nan`` is set."""
     watch = c.watches.nan
     if watch is not None and not math.isfinite(value) and _due(c, watch):
         _stop(c, watch, f"the loss is {value}")
 
 
 def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
-    """Stop where a gradient is NaN or infinite, before the optimizer takes it."""
+    """Stop at a gradient that is NaN or infinite, before the optimizer uses it."""
     if not _due(c, watch):
         return
     there = [
@@ -93,7 +91,7 @@ def _stop(c: _core.Core, watch: Watch, text: str) -> None:
 
 
 def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
-    """Return ``_say`` of an op's input in host memory; None for one on a device."""
+    """Return ``_say`` of an op's input in host memory; None for an input on a device."""
     if tensor.is_cpu:
         return _say(tensor, bounds)
     known = of(c).part(Found)
@@ -107,8 +105,8 @@ def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
 
 def all_finite(tensors: list[Any]) -> bool:
     """Return whether all values of these tensors are finite, waiting once for each device and
-    making no tensor of their size. While a graph is captured a device cannot be asked: then
-    True."""
+    allocating no tensor of their size. Returns True while a graph is captured, when a device cannot
+    be read."""
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         return True
     by_device: dict[Any, list[Any]] = {}
@@ -123,8 +121,8 @@ def all_finite(tensors: list[Any]) -> bool:
 
 
 def _say(tensor: Any, bounds: bool = False) -> str | None:
-    """``3 of 16384 values are not finite (2 NaN, 1 infinite; the first at 17)``; None: all are, or
-    for ``bounds`` all but infinite ones."""
+    """Return ``3 of 16384 values are not finite (2 NaN, 1 infinite; the first at 17)``; None: all
+    are finite, or, for ``bounds``, all but infinite ones."""
     tensor = local_part(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
         return None
@@ -145,7 +143,7 @@ def _say(tensor: Any, bounds: bool = False) -> str | None:
 
 
 def _names(optimizer: Any, parameter: Any) -> Iterator[str]:
-    """Yield what the optimizer calls a parameter, then what its outermost module does."""
+    """Yield the optimizer's name of a parameter, then its outermost module's name of it."""
     for group in optimizer.param_groups:
         named = zip(group.get("param_names") or (), group["params"], strict=False)
         yield from (str(name) for name, p in named if p is parameter)

@@ -1,4 +1,4 @@
-"""The next op at a closed gate: its text, its fields for breakpoints, and watches that check an op
+"""Next op at a closed gate: its text, its fields for breakpoints, and watches that check an op
 before its issue (``pardbg_agent.control.watches``). And ``watch slow>K``: ops, actions and steps
 that take more than K times this rank's median of the same thing."""
 
@@ -23,24 +23,24 @@ from pardbg_agent.words import duration, times_median, took
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """The op that is about to be issued."""
+    """Op that is about to be issued."""
 
     core: _core.Core
     spec: C10dOp
     group: Group
     args: Args
-    """In the places that ``spec`` says (``op_arguments.inputs``)."""
+    """Arguments of the op, at the indices in ``spec`` (``op_arguments.inputs``)."""
     tensor: Any
-    """One tensor of it (its input, where it has one), or None."""
+    """One tensor of the op (its input, if it has one), or None."""
     dtype: Any
     in_bytes: int
     out_bytes: int
     peer: int
     """Global rank of the root or of the peer, or NONE."""
     reduce: int
-    """The reduce op's number, or NONE where it is not known (ops that C++ issues)."""
+    """Number of the reduce op, or NONE if unknown (ops that C++ issues)."""
     label: str
-    """F or B of a p2p op that a pipeline stage prepared; empty: another op."""
+    """F or B for a p2p op that a pipeline stage prepared; empty for other ops."""
     stage: int
     mb: int
 
@@ -84,8 +84,8 @@ def at_gate(op: Coming) -> None:
 
 def before_issue(c: _core.Core, op: Coming) -> None:
     """Run the watches of BEFORE_ISSUE. The op's gate comes right after: a watch that matches calls
-    ``c.gate.stop(...)``, and the gate holds. The guard knows each kind as its own hook, so a failed
-    one does not disable the others."""
+    ``c.gate.stop(...)``, and the gate holds. The guard treats each kind as a hook of its own, so a
+    failed one does not disable the others."""
     watches = c.watches
     if watches.mismatch is not None or watches.skew is not None:
         c.guard.call("watch mismatch", mismatch.check, c, op)
@@ -107,11 +107,11 @@ _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 
 
 class First(dict[int, tuple[int, int]]):
-    """group id -> (step, seq of the first op that completed in it)."""
+    """Group id -> (step, seq of the first op that completed in that step)."""
 
 
 def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
-    """Check this thread's own time before the op or action that comes next."""
+    """Check this thread's own time before the next op or action."""
     watch = c.watches.slow
     if watch is None:
         return
@@ -157,7 +157,7 @@ def action_ended(c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: i
 
 
 def _name(c: _core.Core, op: Op) -> str:
-    """``all_reduce dp #42``, ``recv 0→1``"""
+    """Return ``all_reduce dp #42`` or ``recv 0→1`` for an op."""
     name = c.defs.op_named(op.name_id)
     if op.flags & _P2P:
         me, other = c.identity.rank, "?" if op.peer < 0 else str(op.peer)

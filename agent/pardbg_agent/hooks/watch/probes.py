@@ -2,24 +2,22 @@
 
 - **nan**: the input of a send, or of a reducing collective of 16 KiB or more, on the CPU, is summed
   before the op is issued (NaN or infinity in it shows in the sum); if the sum is not finite, each
-  element is checked, and at the next optimizer step the parameters' gradients. A few numbers that
-  are reduced count if gradients are not finite then: it is their norm, over ranks, before clipping.
-  What ranks gather from each other is looked at likewise, and told as **nan gathered**.
+  element is checked, and at the next optimizer step the parameters' gradients. A reduction of a few
+  numbers counts if gradients are not finite then: it is their norm, over ranks, before clipping.
+  Inputs of gathers are checked likewise, and recorded as **nan gathered**.
 - **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
   DistributedDataParallel replicates are added up as integers: equal replicas give equal sums, which
   the analysis compares. Ranks exchange nothing. Without DDP (gradients averaged by hand, optimizers
   that shard their state) all plain parameters that the optimizer steps are added up, and their
-  gradients: ranks that take equal ones are replicas, however they exchange them.
+  gradients: ranks with equal gradients are replicas, however they exchange them.
 
-What modules a replica has, or what FSDP shards, is told with its checksum (``module_settings``);
-and of a step that has one, by which numbers its loss was multiplied before backward, which ops made
-it, and how much of what its rank gave to sums was zero throughout.
+The modules of a replica, or those that FSDP shards, are recorded with its checksum
+(``module_settings``); and for a step with a checksum, the numbers its loss was multiplied by before
+backward, the ops that made the loss, and the bytes of the rank's inputs to sums that were all
+zeros. Whether gradients are cleared is checked after such a step, too (``kept_gradients``).
 
-Whether gradients are cleared is looked at after such a step, too (``kept_gradients``).
-
-Tensors in host memory only, and at most SHARE of the time for each probe (a few
-elements of each input are always checked); ``PARDBG_PROBES=off`` disables them.
-"""
+Tensors in host memory only, and at most SHARE of the time for each probe (a few elements of each
+input are always checked); ``PARDBG_PROBES=off`` disables them."""
 
 from __future__ import annotations
 
@@ -51,39 +49,39 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 ENV: Final = "PARDBG_PROBES"
 LEAST_BYTES: Final = 16_384
 FEW_BYTES: Final = 64
-"""Maximum size of the norm of gradients."""
+"""Maximum bytes of an op's input that may be the norm of gradients."""
 MAX_FEW: Final = 8
-"""Inputs of few values that are not finite, of finite gradients, before others are not checked."""
+"""Non-finite inputs of few values with finite gradients, before such inputs are ignored."""
 EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
 FIRST_STEPS: Final = 25
-"""Steps in which modules are looked at, however much time checksums took."""
+"""Number of first steps in which modules are recorded, however long checksums took."""
 SHARE: Final = 0.0005
-"""Share of the time that probes of inputs may take, and checksums again, by a core's time."""
+"""Share of the time that probes of inputs may take; checksums may take as much CPU time again."""
 SAMPLED: Final = 16
-"""Elements of an input that are checked where there is no time for all of them."""
+"""Elements of an input that are checked if there is no time for all of them."""
 _EXPONENTS: Final = {
     torch.float32: (ctypes.c_uint32, 0x7F800000),
     torch.float64: (ctypes.c_uint64, 0x7FF0000000000000),
     torch.float16: (ctypes.c_uint16, 0x7C00),
     torch.bfloat16: (ctypes.c_uint16, 0x7F80),
 }
-"""Dtype -> how its elements are read, and the bits that only NaN and infinity have all set: some
+"""Dtype -> (type to read its elements as, bits that are all set only in NaN and infinity). A few
 reads in Python take a fifth of the time that a slice and a sum in torch take."""
 FREE_NS: Final = 20_000_000
 """Time probes may take before SHARE counts, as the first steps are slow."""
 MAX_TOLD: Final = 64
-"""NaN records of a process."""
+"""Maximum number of NaN records of a process."""
 MAX_GATHERED: Final = 16
-"""Those of what gathers take, beside: a program may gather infinities as a matter of course."""
+"""Maximum number of ``nan gathered`` records, beside: a program may well gather infinities."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
 MAX_LOOKS: Final = 64
-"""Optimizer steps within a training step that have checksums."""
+"""Maximum number of optimizer steps within a training step that have checksums."""
 MAX_STEPPED: Final = 1024
-"""Parameters without DDP that a checksum reads."""
+"""Maximum number of parameters without DDP that a checksum reads."""
 MAX_ELEMENTS: Final = 1 << 18
-"""Elements of a parameter that a checksum reads; another part each time."""
+"""Maximum number of a parameter's elements that a checksum reads; another part each time."""
 
 _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, torch's dict is far
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
@@ -103,13 +101,13 @@ class Allowance:
 
     @property
     def left(self) -> bool:
-        """Return whether it is within FREE_NS and SHARE of the time."""
+        """Return whether the time spent is within FREE_NS and SHARE of the time."""
         return self.spent_ns < FREE_NS + SHARE * (now_ns() - self.since_ns)
 
 
 _inputs: Final = Allowance()
 _checksums: Final = Allowance()
-"""Of the process: attach() after detach() gives no new budget."""
+"""Budgets of the process: attach() after detach() gives no new one."""
 
 
 class Probes:
@@ -124,15 +122,15 @@ class Probes:
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
         self.zeros = (NONE, 0)
-        """(a step with checksums, bytes of its inputs to sums all of whose values are zero)"""
+        """(step with checksums, bytes of its inputs to sums that are all zeros)"""
         self.looks = (NONE, 0)
-        """(a step with checksums, optimizer steps in it so far)"""
+        """(step with checksums, optimizer steps in it so far)"""
         self.names: Any = weakref.WeakKeyDictionary()
-        """module -> ((parameter, name), ...) by weak reference to the parameter."""
+        """Module -> ((weak reference to a parameter, its name), ...)."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook DDP's constructor, what clips gradients, and ``eval()`` of modules."""
+    """Hook DDP's constructor, the functions that clip gradients, and ``eval()`` of modules."""
     kept_gradients.forget()
     optimizer_settings.install(patches, late)
     wanted = os.environ.get(ENV, "")
@@ -151,7 +149,7 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 def sizes(reduces: bool, probed: bool) -> tuple[float, int]:
-    """Return (least, few): inputs of an op of ``least`` bytes or more, or of ``few`` at most, are
+    """Return (least, few): inputs of an op of ``least`` bytes or more, or of ``few`` or fewer, are
     probed."""
     return (LEAST_BYTES if reduces else 1, FEW_BYTES) if probed else (math.inf, -1)
 
@@ -159,11 +157,10 @@ def sizes(reduces: bool, probed: bool) -> tuple[float, int]:
 def check_input(
     c: _core.Core, tensor: Any, gathers: bool = False, sums: bool = False,
 ) -> tuple[int, int] | None:  # fmt: skip
-    """Return (number of values that are not finite, place of the first) of an op's input; None: all
-    are finite, or it was not checked. Where there is no time for all elements, SAMPLED of them are
-    checked, which finds a tensor that is wrong throughout; none if they are not contiguous, or of a
-    dtype that has no exponent here. What ``sums`` takes is looked at for zeros, too. Never raises.
-    """
+    """Return (number of values that are not finite, index of the first) of an op's input; None: all
+    are finite, or it was not checked. Without time for all elements, SAMPLED of them are checked,
+    which finds a tensor that is wrong throughout; none if they are not contiguous, or of a dtype
+    not in _EXPONENTS. Inputs of ``sums`` are checked for zeros, too. Never raises."""
     known = context.of(c).part(Probes)
     if c.level < 2 or not known.on or known.told >= MAX_TOLD or _HOOK in c.guard.disabled:
         return None
@@ -202,8 +199,8 @@ def _count_zeros(known: Probes, step: int, tensor: Any) -> None:
 
 
 def _seems_finite(tensor: Any, word: Any, mask: int, t: int) -> bool:
-    """Check SAMPLED / 4 elements, of fewer than LEAST_BYTES two: C++ checks all SAMPLED in the time
-    of one."""
+    """Check SAMPLED / 4 elements, or two if there are fewer than LEAST_BYTES: C++ checks all
+    SAMPLED in the time of one."""
     num, address, size = tensor.numel(), tensor.data_ptr(), ctypes.sizeof(word)
     every = num // (2 if num * size < LEAST_BYTES else SAMPLED // 4) or 1
     for at in range(t % every, num, every) if address else ():
@@ -213,8 +210,8 @@ def _seems_finite(tensor: Any, word: Any, mask: int, t: int) -> bool:
 
 
 def not_finite(tensor: Any) -> tuple[int, int] | None:
-    """Return (number of values that are not finite, place of the first) of a tensor in host
-    memory."""
+    """Return (number of values that are not finite, index of the first) of a tensor in host memory;
+    None: all are finite."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     if counts_ops():
@@ -233,9 +230,8 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
 
 
 def tell(c: _core.Core, op: Op, bad: tuple[int, int], gathers: bool = False) -> None:
-    """Write the PROBE record of an op that spreads values that are not finite. Of what is gathered
-    as it is they may be meant: a record of its own name, which tells no more than whose they were.
-    """
+    """Write the PROBE record of an op that spreads values that are not finite. In a gather they may
+    be intended: its record has a name of its own, and tells only the rank that they came from."""
     known = context.of(c).part(Probes)
     if gathers:
         known.gathered += 1
@@ -292,12 +288,12 @@ def _is_made(c: _core.Core, ref: Any, t1: int, failed: bool) -> None:
 
 
 def replicas(c: _core.Core) -> list[tuple[Any, int]]:
-    """DistributedDataParallel modules and their numbers, which are the same on all ranks."""
+    """Return DistributedDataParallel modules with their numbers, which are equal on all ranks."""
     return sorted(context.of(c).part(Probes).replicas.items(), key=lambda item: int(item[1]))
 
 
 def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
-    """(parameter, name) of the parameters that this module keeps equal on all its ranks."""
+    """Return (parameter, name) of the parameters that a module keeps equal on all its ranks."""
     known = probes.names.get(module)
     if known is None:
         known = probes.names[module] = tuple(
@@ -325,8 +321,8 @@ def optimizer_ended(optimizer: Any) -> None:
 
 
 def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> None:
-    """Read gradients and checksums that are due. ``look``: number of this checksum in the step,
-    NONE for none; each has its own rows, as not every rank can afford the same ones."""
+    """Check gradients and write checksums that are due. ``look``: number of this checksum in the
+    step, NONE for none; each has rows of its own, as not every rank can afford the same ones."""
     with torch.no_grad():
         if known.ask_gradients:
             known.ask_gradients = False
@@ -353,9 +349,9 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
 
 
 def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int) -> None:
-    """Write the PROBE record ``gradients``: a = the bits of all gradients that the optimizer took,
-    in one sum, of each its first FEW_ELEMENTS; b = how many there are. One that is not contiguous
-    would have to be copied whole."""
+    """Write the PROBE record ``gradients``: a = sum of the bits of all gradients that the optimizer
+    used, of each its first FEW_ELEMENTS; b = number of gradients. One that is not contiguous is
+    left out, as it would have to be copied whole."""
     whole = count = 0
     for i, (p, _) in enumerate(stepped):
         grad = p.grad
@@ -370,8 +366,8 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
 
 
 def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
-    """Write the PROBE record ``zeros`` of a step: a = bytes of its inputs to sums all of whose
-    values are zero, b = the least bytes that such an input has."""
+    """Write the PROBE record ``zeros`` of a step: a = bytes of its inputs to sums that are all
+    zeros, b = minimum bytes of such an input."""
     t = now_ns()
     c.record(
         _PROBE, _LANE, 0, c.defs.name("zeros"), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
@@ -380,8 +376,8 @@ def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
 
 
 def tell_loss(c: _core.Core, scale: float, value: float, ops: str) -> None:
-    """Write the PROBE records of a step's first backward: ``loss by OP …``, the newest ops that
-    made its loss, and ``loss scale``: a = the plain numbers that it was multiplied by last
+    """Write the PROBE records of a step's first backward: ``loss by OP …``, the last ops that made
+    its loss, and ``loss scale``: a = product of the plain numbers that it was multiplied by last
     (float64), b = the loss after that (a float64's bits)."""
     if c.level < 2 or not context.of(c).part(Probes).on:
         return
@@ -397,7 +393,7 @@ def tell_loss(c: _core.Core, scale: float, value: float, ops: str) -> None:
 
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
-    """(parameter, name) of plain parameters in host memory that an optimizer steps."""
+    """Return (parameter, name) of plain parameters in host memory that an optimizer steps."""
     return [
         (p, f"parameter-{at}")
         for at, p in enumerate(parameters_of(optimizer))
@@ -406,9 +402,9 @@ def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
 
 
 def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, number: int) -> None:
-    """Write PROBE records ``checksum A B …``: a = the bits of these parameters in one sum, b = a
-    byte for each part, which shows where replicas differ. seq: the record's number in the step, the
-    same on all ranks."""
+    """Write PROBE records ``checksum A B …``: a = sum of the bits of these parameters, b = a byte
+    for each part, which shows where replicas differ. seq: the record's number in the step, the same
+    on all ranks."""
     if not named:
         return
     group = groups.group_of(context.of(c), pg)
@@ -433,13 +429,13 @@ def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, n
 
 
 def part_name(part: Sequence[tuple[Any, str]]) -> str:
-    """Name of a run of parameters, given as (parameter, name): its first and its last."""
+    """Return the name of a run of parameters (parameter, name): its first and last name."""
     first, last = part[0][1], part[-1][1]
     return first if len(part) == 1 else f"{first}..{last}"
 
 
 def window(tensor: Any, turn: int) -> Any:
-    """Return a small tensor flat, or MAX_ELEMENTS of a large one, another part each ``turn``."""
+    """Return a tensor flattened, or MAX_ELEMENTS of a large one, another part each ``turn``."""
     flat = tensor.detach().contiguous().view(-1)
     begin = turn % max(1, -(-flat.numel() // MAX_ELEMENTS)) * MAX_ELEMENTS
     return flat[begin : begin + MAX_ELEMENTS]

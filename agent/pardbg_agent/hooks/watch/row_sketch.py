@@ -1,11 +1,10 @@
-"""Sketches of activations, which have a row for each sample: whatever rank has the sample, and in
-whatever microbatch and place, its row adds the same.
+"""Sketches of activations, which have a row for each sample: on any rank, in any microbatch and
+place, a sample's row adds the same.
 
-A row's own sketch (tensor_sketch) is turned by as many buckets, with a sign, as a hash of the
-sample says. So the sketches of all rows of a step add up to one that does not depend on how the
+A row's own sketch (tensor_sketch) is rotated by a number of buckets, with a sign, given by a hash
+of the sample. So the sketches of all rows of a step add up to one that does not depend on how the
 batch was divided. The hash is of the sample's contents, as the model got it, or, for the later
-stages of a pipeline, which do not get it, of the row's place in the step.
-"""
+stages of a pipeline, which do not get it, of the row's place in the step."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pardbg_agent.hooks.watch.tensor_sketch import Maps, Seen, mixed, sketch_row
 
 
 class Cut(NamedTuple):
-    """That the rank's rows may be the ``at``-th of ``parts`` equal slices along ``dim``."""
+    """Possible cut of the rank's rows: the ``at``-th of ``parts`` equal slices along ``dim``."""
 
     dim: int
     parts: int
@@ -28,22 +27,22 @@ WHOLE: Final = Cut(0, 1, 0)
 
 
 class Samples(NamedTuple):
-    """The rows that a model was called with."""
+    """Rows of a model's call."""
 
     by_contents: torch.Tensor
-    """Hash of each, int64."""
+    """Hash of each row's contents, int64."""
     by_place: torch.Tensor
-    """Hash of each one's place among those of the step, on this rank, …"""
+    """Hash of each row's place among those of the step on this rank."""
     first: int
-    """… of which this is the first one's."""
+    """Place of the first row."""
 
     def places(self) -> range:
-        """Return the rows' places."""
+        """Return the places of the rows."""
         return range(self.first, self.first + len(self.by_contents))
 
 
 def samples_at(hashes: torch.Tensor, first: int) -> Samples:
-    """Return the samples of a call, given their contents' hashes and how many came before it."""
+    """Return the samples of a call, given the hashes of their contents and the number before it."""
     places = torch.arange(first, first + len(hashes), device=hashes.device)
     return Samples(hashes, mixed(places), first)
 
@@ -65,8 +64,8 @@ def by_sample(out: torch.Tensor, num_rows: int) -> torch.Tensor | None:
 def row_sketches(
     maps: Maps, rows: torch.Tensor, samples: Samples, cut: Cut
 ) -> tuple[torch.Tensor, Seen | None]:
-    """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH). And what
-    ``sketch_rows`` saw."""
+    """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH); and the
+    Seen of ``sketch_rows``."""
     size = tuple(rows.shape[1:])
     shape = [n * (cut.parts if dim == cut.dim else 1) for dim, n in enumerate(size)]
     offset = [n * cut.at if dim == cut.dim else 0 for dim, n in enumerate(size)]

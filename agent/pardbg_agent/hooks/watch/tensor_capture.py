@@ -1,10 +1,9 @@
-"""Tensors of the steps that ``PARDBG_TENSORS`` names ("0-1"), told as sketches for ``pardbg same``:
-parameters before the first of them, gradients as the optimizer takes them, parameters after its
-step, in later ones what modules have of parameters that this process does not step, hashes of the
-rows of what the outermost module gets, and, of the first of these steps, what modules put out
+"""Tensors of the steps that ``PARDBG_TENSORS`` names ("0-1"), sent as sketches for ``pardbg same``:
+parameters before the first of them, gradients as the optimizer uses them, parameters after its
+step, in later ones the modules' parts of parameters that this process does not step, hashes of the
+rows of the outermost module's inputs, and, in the first of these steps, outputs of modules
 (activation_capture) and their buffers after it. Without the variable nothing is hooked; after the
-last of these steps nothing is hooked any more. In these steps it waits for the device.
-"""
+last of these steps nothing is hooked any more. In these steps it waits for the device."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ from pardbg_agent.wire import ENV_TENSORS, MAX_ROWS, DefKind
 
 HOOK: Final = "tensors"
 MAX_TENSORS: Final = 8192
-"""Of a process: 16 MiB."""
+"""Maximum number of tensors of a process: 16 MiB."""
 _DRAWS: Final = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 _STEPS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def steps() -> range:
-    """Return the steps to capture; none if the variable is unset or (which is said) no range."""
+    """Return the steps to capture; none if the variable is unset or (with a message) wrong."""
     text = os.environ.get(ENV_TENSORS, "").strip()
     found = _STEPS.fullmatch(text)
     if text and not found:
@@ -59,7 +58,7 @@ def install(patches: Patches, late: Any) -> tuple[Any, ...]:
 
 
 class Capture:
-    """One process's."""
+    """Tensor capture of one process."""
 
     def __init__(self, wanted: range) -> None:
         self._wanted, self._told = wanted, 0
@@ -69,31 +68,31 @@ class Capture:
         self._activations = Activations(self._models, self._maps, self._kept, _guarded)
         self._outermost: Any = None
         self._step = -1
-        """The one that the outermost module and the number of rows are of."""
+        """Step that the outermost module and the number of rows belong to."""
         self._rows = 0
         self._begun: set[int] = set()
-        """Optimizers whose parameters are told as they were, with these: ZeRO 3 steps some of them
-        at a time."""
+        """Optimizers, each with its parameters, whose initial parameters are sent: ZeRO 3 steps
+        some of them at a time."""
         self._stepped: set[int] = set()
-        """Parameters of this process' optimizers, by id, …"""
+        """Parameters of this process's optimizers, by id."""
         self._trained: set[int] = set()
-        """… the models that have them, …"""
+        """Models that have parameters of this process's optimizers."""
         self._used_step = wanted.start
-        """… and the newest step in which their other parameters are told of."""
+        """Latest step in which the models' other parameters were sent."""
         self._buffered: set[int] = set()
-        """Models whose buffers are told."""
+        """Models whose buffers were sent."""
         self._steps: dict[int, int] = {}
-        """Of the optimizers that step now: which step it is."""
+        """Optimizer that steps now -> its training step."""
         self._called_hooks: list[Any] = []
         self._plain: set[int] = set()
-        """Modules with nothing compiled inside."""
+        """Modules without compiled ones inside, by id."""
         before = register_optimizer_step_pre_hook(self._before)
         self.handles = before, register_optimizer_step_post_hook(self._after), self
         if not wanted.start:
             self._watch_calls()
 
     def remove(self) -> None:
-        """Take away the hooks of modules, and keep nothing."""
+        """Remove the hooks of modules, and keep nothing."""
         self._maps.clear()
         for hook in self._called_hooks:
             hook.remove()
@@ -101,8 +100,8 @@ class Capture:
         self._activations.clear()
 
     def _watch_calls(self) -> None:
-        """See calls of all modules, from now on; where there are compiled ones, of the outermost
-        alone: a hook of all would be compiled with them."""
+        """Hook calls of all modules from now on; with compiled modules, of the outermost ones only:
+        a hook of all would be compiled with them."""
         roots = self._models.outermost()  # looked for here, and not again in the first of the steps
         compiled = any(is_compiled(m) for root in roots for m in root.modules())
         for root in roots if compiled else ():
@@ -153,7 +152,7 @@ class Capture:
         self._tell(c, c.step, "grad", names)
 
     def _tell_buffers(self, c: _core.Core, step: int, optimizer: Any) -> None:
-        """Once of each model, of which several optimizers may have parameters."""
+        """Send the buffers of each model once: several optimizers may have its parameters."""
         found = self._models.buffers(parameters_of(optimizer))
         self._tell(c, step, "buffer", [one for one in found if one.model not in self._buffered])
         self._buffered |= {one.model for one in found}
@@ -176,7 +175,7 @@ class Capture:
             )  # fmt: skip
 
     def _cuts(self, part: torch.Tensor, axes: list[Axis]) -> Iterator[dict[str, Any]]:
-        """Yield what a part would be as a slice of a whole that nobody states."""
+        """Yield the sketch of a part for each slice of an unstated whole that it may be."""
         for dim in range(min(2, part.dim())):
             for parts, at in axes:
                 yield {"cut": [dim, parts, at], "sketch": sliced(self._maps, part, dim, parts, at)}
@@ -259,7 +258,7 @@ def _infers_shapes(c: _core.Core) -> bool:
 
 
 def _batches(given: list[Any]) -> Iterator[torch.Tensor]:
-    """Yield the rank's parts of tensors with rows."""
+    """Yield the rank's parts of tensors that have rows."""
     for value in given:
         whole = isinstance(value, torch.Tensor) and not is_pending(value)
         batch = local_part(value) if whole else None
@@ -268,7 +267,7 @@ def _batches(given: list[Any]) -> Iterator[torch.Tensor]:
 
 
 def _keywords(frame: Any) -> dict[str, Any]:
-    """Return the keyword arguments of a module's call, which such hooks are not told: those of
+    """Return the keyword arguments of a module's call, which such hooks do not get: those of
     Module._call_impl (torch/nn/modules/module.py)."""
     for _ in range(2):
         found = frame.f_locals.get("kwargs") if frame is not None else None
@@ -279,7 +278,7 @@ def _keywords(frame: Any) -> dict[str, Any]:
 
 
 def _tell_random(c: _core.Core, module: nn.Module) -> None:
-    """Tell of the first layer that draws numbers of its own, if there is one."""
+    """Record the first layer that draws random numbers of its own, if there is one."""
     for name, layer in module.named_modules():
         if isinstance(layer, _DRAWS) and layer.training and layer.p > 0:
             c.defs.put(DefKind.TENSOR, step=c.step, what="random", name=canonical(name), order=0)
@@ -291,7 +290,6 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _must_not() -> bool:
-    """Return whether an op of ours would be in a graph that is captured, or one that the program
-    counts."""
+    """Return whether an op of ours would be captured in a graph, or counted by the program."""
     captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     return captured or counts_ops()

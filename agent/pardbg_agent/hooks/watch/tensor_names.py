@@ -1,8 +1,7 @@
-"""Names and places of tensors for ``pardbg same``: names are of the outermost module, without those
-of wrappers; a part's place is a DTensor's placements, or what ``pardbg_agent.layout`` says. Any
-other tensor counts as a whole, whose replicas are known on the ranks of the
-DistributedDataParallel that has it.
-"""
+"""Names and places of tensors for ``pardbg same``: names are those in the outermost module, without
+those of wrappers; a part's place is given by a DTensor's placements, or by ``pardbg_agent.layout``.
+Any other tensor counts as a whole, whose replicas are known on the ranks of the
+DistributedDataParallel that has it."""
 
 from __future__ import annotations
 
@@ -35,43 +34,43 @@ _MAX_AXES: Final = 2
 
 
 class Named(NamedTuple):
-    """A parameter, and where it is."""
+    """Parameter with its name and its place."""
 
     order: int
-    """In its model."""
+    """Position of the parameter in its model."""
     name: str
     tensor: Any
     over: list[int]
-    """Ranks of its replicas; empty: not known."""
+    """Ranks with replicas of the parameter; empty: not known."""
     model: int
     axes: list[Axis]
-    """That the rank may have slices along."""
+    """Axes along which the rank may have slices."""
     placed: Placed | None = None
-    """Where its values and its gradient are, if they cannot say it themselves."""
+    """Place of its values and its gradient, if the tensors do not tell it themselves."""
 
 
 class Models:
-    """Outermost modules, numbered as they are met: a rank may have several stages of one model,
-    which have equal names."""
+    """Outermost modules, numbered in the order they are found: a rank may have several stages of
+    one model, with equal names."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
-        """The outermost modules when they were looked for last."""
+        """Outermost modules found by the last search."""
 
     def number(self, outermost: nn.Module) -> int:
         """Return a module's number."""
         return self._numbers.setdefault(id(outermost), len(self._numbers))
 
     def place(self, module: nn.Module) -> tuple[int, str]:
-        """Return the number of the outermost module that has a module, and the module's name in it
-        with a dot behind; of itself the name is empty."""
+        """Return the number of the outermost module that contains a module, and the module's name
+        in it followed by a dot; the outermost module's own name is empty."""
         found = _inside(self._known(), module) or _inside(self.outermost(), module)
         root, name = found or (module, "")
         return self.number(root), f"{name}." if name else ""
 
     def named(self, parameters: list[Any]) -> list[Named]:
-        """Return the parameters that a module has, by the outermost module with most of them."""
+        """Return the parameters of modules, by the outermost module with most of them."""
         wanted = {id(p) for p in parameters}
         found: dict[int, Named] = {}
         held = []
@@ -97,7 +96,7 @@ class Models:
         ]
 
     def buffers(self, parameters: list[Any]) -> list[Named]:
-        """Return the buffers of floating point of the models that have any of the parameters."""
+        """Return the floating-point buffers of the models that have any of the parameters."""
         wanted, found = {id(p) for p in parameters}, []
         for root in self._having(wanted):
             if wanted.isdisjoint(map(id, root.parameters())):
@@ -111,7 +110,7 @@ class Models:
 
     def used(self, stepped: Container[int], models: Container[int]) -> Iterator[Named]:
         """Yield the trainable parameters of ``models`` without those that this process steps (by
-        id): copies of what another tensor's or rank's optimizer makes."""
+        id): copies of the results of another tensor's or rank's optimizer."""
         for root in self._known() or self.outermost():
             if self._numbers.get(id(root)) not in models:
                 continue
@@ -123,7 +122,7 @@ class Models:
                     yield Named(order, name, part, [], self.number(root), [], placed)
 
     def _stated(self, others: list[Any]) -> Iterator[Named]:
-        """Yield those of an optimizer's that no module has, and the program tells the name of."""
+        """Yield an optimizer's parameters that no module has, and that the program names."""
         said = [(p, getattr(p, LAYOUT, (0, 0, ""))[2]) for p in others]
         named = [(p, name) for p, name in said if name]
         largest = max(self.outermost(), key=_num_modules, default=None) if named else None
@@ -135,7 +134,7 @@ class Models:
             yield Named(order, canonical(name), p, [], self.number(largest), [])
 
     def _fragments(self, flat: list[Any]) -> Iterator[Named]:
-        """Yield the parts of modules' parameters that are in an optimizer's flat ones."""
+        """Yield the parts of modules' parameters that an optimizer's flat tensors hold."""
         for root in self.outermost():
             known_as = layer_names(root)
             for order, (name, p) in enumerate(root.named_parameters()):
@@ -146,18 +145,18 @@ class Models:
                     yield Named(order, name, part, [], self.number(root), [], placed)
 
     def _having(self, wanted: set[int]) -> list[nn.Module]:
-        """Return the outermost modules: those of before, if they still have all the parameters."""
+        """Return the outermost modules; search again only if the last found lack a parameter."""
         known = self._known()
         has_all = wanted <= {id(p) for root in known for p in root.parameters()}
         return known if has_all else self.outermost()
 
     def _known(self) -> list[nn.Module]:
-        """Return the outermost modules of before; none if one of them is gone."""
+        """Return the last found outermost modules; none if one of them is gone."""
         known = [root for ref in self._roots if (root := ref()) is not None]
         return known if len(known) == len(self._roots) else []
 
     def outermost(self) -> list[nn.Module]:
-        """Return the modules that no other has, of all objects of the process: this is slow."""
+        """Return the modules inside no other one, from all objects of the process: this is slow."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, nn.Module)}
         modules = [m for m in objects if type(m) in kinds]
@@ -168,7 +167,7 @@ class Models:
 
 
 def _inside(roots: list[nn.Module], module: nn.Module) -> tuple[nn.Module, str] | None:
-    """Return the one that has a module, and its name there."""
+    """Return the outermost module that contains a module, and the module's name in it."""
     places = ((root, name) for root in roots for name, m in root.named_modules() if m is module)
     return next(places, None)
 
@@ -178,7 +177,7 @@ def _num_modules(root: nn.Module) -> int:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Return whether torch.compile makes the module's call."""
+    """Return whether a module's call is compiled by torch.compile."""
     return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
@@ -188,7 +187,7 @@ def canonical(name: str) -> str:
 
 
 def place(parameter: Any, tensor: Any, part: Any) -> Placed:
-    """Return where the rank's ``part`` of ``tensor``, a parameter's value or gradient, is."""
+    """Return the place of the rank's ``part`` in ``tensor``, a parameter's value or gradient."""
     said = getattr(parameter, LAYOUT, None)
     if said is not None:
         return Placed(list(said[0]), list(said[1]))
@@ -214,7 +213,7 @@ def place(parameter: Any, tensor: Any, part: Any) -> Placed:
 
 
 def _summand(mesh: Any, dims: Iterable[int]) -> tuple[int, int]:
-    """Return which of the summands along these dimensions of a mesh is the rank's, of how many."""
+    """Return (index, number) of the rank's summand along these dimensions of a mesh."""
     at, count = 0, 1
     for dim in dims:
         at, count = at * mesh.size(dim) + mesh.get_local_rank(dim), count * mesh.size(dim)
@@ -222,8 +221,8 @@ def _summand(mesh: Any, dims: Iterable[int]) -> tuple[int, int]:
 
 
 def axes(root: nn.Module) -> list[Axis]:
-    """Return the groups that may cut a model's tensors: of the meshes that cut parameters; without
-    any, what a framework says, or the process groups that DistributedDataParallel does not have."""
+    """Return the axes that may cut a model's tensors: of meshes that cut parameters; without any, a
+    framework's tensor parallelism, or groups that DistributedDataParallel does not use."""
     found: dict[Axis, None] = {}
     for p in root.parameters():
         mesh: Any = getattr(p, "device_mesh", None)
@@ -244,7 +243,7 @@ def axes(root: nn.Module) -> list[Axis]:
 
 
 def _replicas(root: nn.Module) -> dict[int, list[int]]:
-    """Return the ranks that keep a parameter equal, by its id."""
+    """Return the ranks that keep a parameter equal, by the parameter's id."""
     found: dict[int, list[int]] = {}
     for module in root.modules():
         if isinstance(module, DistributedDataParallel):

@@ -21,31 +21,31 @@ from pardbg_agent.wire import SKETCH
 _SPREAD: Final = 0x9E3779B97F4A7C15 - (1 << 64), 0xD1B54A32D192ED03 - (1 << 64)
 """Odd factors of 64 bits, as int64."""
 _MAPPED: Final = 1 << 21
-"""Elements of a part up to which its map of buckets is kept, …"""
+"""Maximum elements of a part whose map of buckets is kept."""
 _MAPS: Final = 1 << 23
-"""… and of all maps that are kept: 128 MiB."""
+"""Maximum elements of all maps that are kept: 128 MiB."""
 _SOME: Final = 1 << 20
-"""Elements at a time of larger ones: 30 MiB of temporaries."""
+"""Elements mapped at a time in larger parts: 30 MiB of temporaries."""
 _AT_ONCE: Final = 1 << 22
-"""Elements of several rows on a device."""
+"""Elements of several rows that are summed at once on a device."""
 Map = tuple[torch.Tensor, torch.Tensor, int]
-"""(buckets int64, signs float64, first element) of elements of a part, which is flat"""
+"""(buckets int64, signs float64, first element) of consecutive elements of a flattened part"""
 Seen = tuple[Any, Any]
 """(largest finite magnitude, number of elements that are not finite): numbers, or tensors"""
 
 
 class Maps:
-    """From elements to buckets: layers of one shape share them."""
+    """Maps from elements to buckets, shared by layers of one shape."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Any, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
 
     def clear(self) -> None:
-        """Keep none."""
+        """Drop all maps."""
         self._kept.clear()
 
     def of(self, part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> Iterator[Map]:
-        """Yield those of a part that begins at ``offset`` of a whole of ``shape``."""
+        """Yield the maps of a part that begins at ``offset`` of a whole of ``shape``."""
         number, size = part.numel(), tuple(part.shape)
         if number <= _MAPPED:
             if number:
@@ -91,8 +91,8 @@ def sketch(
 
 
 def seen_in(values: torch.Tensor) -> Seen:
-    """Return the largest magnitude, and how many elements are not finite, without waiting for a
-    device; where some are not, that may be the largest magnitude."""
+    """Return the largest magnitude and the number of elements that are not finite, without waiting
+    for a device; if there are any, the magnitude may be one of them."""
     if not values.numel():
         return 0.0, 0
     values = values.float() if values.element_size() == 1 else values  # float8 has no order
@@ -103,8 +103,8 @@ def seen_in(values: torch.Tensor) -> Seen:
 
 
 def sliced(maps: Maps, part: torch.Tensor, dim: int, parts: int, at: int, blocks: int = 1) -> bytes:
-    """Return the sketch of a part that is the ``at``-th of ``parts`` equal slices along ``dim``, of
-    each of ``blocks`` that the whole tensor has along it."""
+    """Return the sketch of a part that is the ``at``-th of ``parts`` equal slices along ``dim``,
+    within each of the whole tensor's ``blocks`` along ``dim``."""
     shape = [n * (parts if d == dim else 1) for d, n in enumerate(part.shape)]
     sums = torch.zeros(1, SKETCH, dtype=torch.float64, device=part.device)
     with torch.no_grad():
@@ -119,7 +119,7 @@ def sketch_rows(
     maps: Maps, rows: torch.Tensor, shape: Sequence[int], offset: Sequence[int]
 ) -> tuple[torch.Tensor, Seen | None]:
     """Return the sketch of each of ``rows``, which begins at ``offset`` of a row of ``shape``:
-    float64, (rows, SKETCH). And what C++ saw of all; None: it is not there."""
+    float64, (rows, SKETCH); and the Seen of all rows from C++, None without C++."""
     own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
     quick = _quick(rows) if len(shape) == rows.dim() - 1 <= len(offset) else None
     if quick is not None:
@@ -135,7 +135,7 @@ def sketch_rows(
 
 
 def turned(own: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
-    """Return the sum of rows' own sketches, each turned as the hash of its sample says."""
+    """Return the sum of rows' own sketches, each rotated by the hash of its sample."""
     quick = _quick(own)
     if quick is not None:
         sums = torch.zeros(SKETCH, dtype=torch.float64)
@@ -147,7 +147,7 @@ def turned(own: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
 
 
 def _quick(tensor: torch.Tensor) -> Any:
-    """Return the module in C++ (native/sketch.hpp), if it is there and knows such tensors."""
+    """Return the C++ module (native/sketch.hpp), if it is loaded and can sketch such tensors."""
     made = groups.PROCESS.module
     return made if made is not None and made.can_sketch(tensor) else None
 
@@ -170,8 +170,8 @@ def row_hashes(batch: torch.Tensor) -> torch.Tensor:
 
 
 def row_sums(batch: torch.Tensor) -> torch.Tensor:
-    """Return the sum of hashes of each row's elements, int64: those of the parts of a row add up
-    to that of the row, wherever it was cut."""
+    """Return the sum of hashes of each row's elements, int64: the sums of a row's parts add up to
+    the row's, wherever it was cut."""
     with torch.no_grad():
         return mixed(_as_numbers(batch)).sum(1)
 
@@ -184,14 +184,14 @@ def _as_numbers(batch: torch.Tensor) -> torch.Tensor:
 
 
 def bucket_and_sign(hashes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the buckets, int64, and the signs, float64, of what has these (mixed) hashes."""
+    """Return the buckets, int64, and the signs, float64, for these (mixed) hashes."""
     return hashes >> 40 & SKETCH - 1, ((hashes >> 50 & 1) * 2 - 1).to(torch.float64)
 
 
 def indices(
     rows: torch.Tensor, first: int, shape: Sequence[int], offset: Sequence[int]
 ) -> torch.Tensor:
-    """Return the indices of a part's rows, from ``first`` on, in the whole tensor, flat."""
+    """Return the flat indices in the whole tensor of a part's rows from ``first`` on."""
     index = torch.zeros((), dtype=torch.int64, device=rows.device)
     for dim, size in enumerate(rows.shape if shape else ()):
         begin = offset[dim] + (0 if dim else first)
@@ -201,6 +201,6 @@ def indices(
 
 
 def mixed(index: torch.Tensor) -> torch.Tensor:
-    """Return a hash of 64 bits of each number."""
+    """Return a 64-bit hash of each number."""
     spread = (index + 1) * _SPREAD[0]
     return (spread ^ (spread >> 32)) * _SPREAD[1]
