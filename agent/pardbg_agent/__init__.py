@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 
 def attach(run: str | os.PathLike[str] | None = None) -> bool:
     """Start watching from inside the program (``run``: the run directory; default ``$PARDBG``).
-    True if the hooks are in place. Without a run it does nothing."""
+    Return True if the hooks are in place. Without a run it does nothing."""
     if run is not None:
         os.environ["PARDBG"] = os.fspath(run)
     if not os.environ.get("PARDBG"):
@@ -44,7 +44,7 @@ def detach() -> None:
 
 
 class _Span:
-    """A named piece of the program's time, shown on the rank's user lane."""
+    """Named piece of the program's time, shown on the rank's user lane."""
 
     __slots__ = ("_name", "_on_device", "_place", "_t0")
 
@@ -83,18 +83,18 @@ _NO_SPAN = _NoSpan()
 
 
 def span(name: str, part: int = 0, parts: int = 0, chunk: int = -1) -> _Span | _NoSpan:
-    """``with pardbg_agent.span("tokenize"):`` shows it in the timeline, and names the sends and
-    receives inside. ``part`` of ``parts``, from 1, and ``chunk``, from 0: what an algorithm of
-    many messages is at, as in ``span("reduce-scatter", part=2, parts=6, chunk=1)``."""
+    """Show ``with pardbg_agent.span("tokenize"):`` in the timeline, and name the sends and receives
+    inside. ``part`` of ``parts``, from 1, and ``chunk``, from 0: progress of an algorithm of many
+    messages, as in ``span("reduce-scatter", part=2, parts=6, chunk=1)``."""
     return _NO_SPAN if active.CORE is None else _Span(name, (part, parts, chunk))
 
 
 def action(kind: str, stage: int, mb: int = -1, module: Any = None) -> ProgramAction | _NoSpan:
-    """``with pardbg_agent.action("F", stage=1, mb=3): y = net(x)``: what a hand-written pipeline
-    computes, without the wait for its input. ``kind``: F forward, B backward, I and W backward in
-    two parts; ``stage`` counts over all virtual stages of the pipeline, from 0. The actions are
-    drawn, measured and stepped through like those of torch's own schedules. With ``module``, the
-    bytes that its forward saves are counted in sampled steps."""
+    """Mark the compute of a hand-written pipeline, without the wait for its input: ``with
+    pardbg_agent.action("F", stage=1, mb=3): y = net(x)``. ``kind``: F forward, B backward, I and W
+    backward in two parts; ``stage`` counts over all virtual stages of the pipeline, from 0. The
+    actions are drawn, measured and stepped through like those of torch's own schedules. With
+    ``module``, the bytes that its forward saves are counted in sampled steps."""
     core = active.CORE
     if core is None or not core.level:
         return _NO_SPAN
@@ -132,18 +132,18 @@ def log(**numbers: Any) -> None:
 
 
 def layout(tensor: Any, shape: Sequence[int], offset: Sequence[int], name: str = "") -> None:
-    """Tell ``pardbg same`` which part of a whole tensor this rank has: the box of the size of
-    ``tensor`` that begins at ``offset`` of a tensor of ``shape``, as in
+    """Declare the part of a whole tensor that this rank has, for ``pardbg same``: the box of the
+    size of ``tensor`` that begins at ``offset`` of a tensor of ``shape``, as in
     ``layout(linear.weight, shape=(4 * d, d), offset=(rank * 4 * d // size, 0))``. For parameters
     that a program cuts by hand; those of DTensors are known. Their gradients are cut alike.
-    ``name``: of the parameter in the whole model, where the optimizer steps a tensor that is no
-    module's: a flat shard, whose shape is then ``(numel,)``, or a master weight."""
+    ``name``: of the parameter in the whole model, where the optimizer steps a tensor that no module
+    has: a flat shard, whose shape is then ``(numel,)``, or a master weight."""
     if os.environ.get("PARDBG_TENSORS"):
         tensor._pardbg_layout = tuple(shape), tuple(offset), name
 
 
 def step(n: int | None = None) -> None:
-    """End a training step (number ``n``, if given). From the first call on, only these calls bound
+    """End a training step (number ``n``, if given). After the first call, only these calls end
     steps."""
     core = active.CORE
     if core is not None:
@@ -151,7 +151,7 @@ def step(n: int | None = None) -> None:
 
 
 def breakpoint(name: str = "") -> None:
-    """Hold here while the rank is paused, or where a breakpoint asks for ``name``."""
+    """Hold here while the rank is paused, or if a breakpoint names ``name``."""
     core = active.CORE
     if core is not None and core.gate.closed:
         from pardbg_agent.wire import Gate

@@ -1,4 +1,4 @@
-"""The Core that the program's own calls speak to, where both sides can see it."""
+"""Core that the program's own calls use, visible to both sides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 CORE: Core | None = None
-"""The Core of a watched rank; None: the public functions do nothing. Set by pardbg_agent.core."""
+"""Core of a watched rank; None: the public functions do nothing. Set by pardbg_agent.core."""
 
 LAST_IN = 0
-"""The process in which an exit handler older than the program's, autostart's, ends the agent."""
+"""Process in which autostart's exit handler, older than the program's, ends the agent."""

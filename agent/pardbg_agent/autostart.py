@@ -1,8 +1,7 @@
-"""Zero-code start: let ``import torch`` end completely, then put the hooks in place.
+"""Zero-code start: put the hooks in place as soon as ``import torch`` has ended.
 
-Loaded by pardbg.pth and by boot/sitecustomize.py, in every interpreter started while PARDBG is
-set; whichever comes second finds it loaded. It must cost next to nothing and never fail.
-"""
+Loaded by pardbg.pth and by boot/sitecustomize.py, in every interpreter started while PARDBG is set;
+the second of the two finds it loaded. It must cost next to nothing and never fail."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ else:
     from pardbg_agent.life.late_imports import MetaPathFinder
 
 SITE_ENDS = "sitecustomize"
-"""``site`` looks for it when it has done all else."""
+"""Module that ``site`` looks for last."""
 _hooked = False
-"""The hooks are in place."""
+"""Whether the hooks are in place."""
 _children: list[Children] = []
 
 
@@ -50,15 +49,15 @@ def start() -> None:
 
 
 def _leave() -> None:
-    """Handlers run newest first, so ours, older than the program's, is the last: a rank that hangs
-    in one of its own is watched."""
+    """End the agent at exit. Handlers run newest first, so this one, older than the program's, is
+    the last: a rank that hangs in a handler of its own is still watched."""
     leave = getattr(sys.modules.get("pardbg_agent.core"), "leave", None)
     if leave is not None:  # else no rank
         leave()
 
 
 def _is_in_site() -> bool:
-    """Return whether the interpreter still starts: ``site`` is at work."""
+    """Return whether the interpreter is still starting: ``site`` is running."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -68,8 +67,8 @@ def _is_in_site() -> bool:
 
 
 class _SiteEnds(MetaPathFinder):
-    """Finds nothing; sees that all .pth files are read. Before that, packages that ours needs may
-    not be found yet."""
+    """Import hook that finds no module, but notices that all .pth files are read. Before that,
+    packages that the agent needs may not be found yet."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -80,7 +79,7 @@ class _SiteEnds(MetaPathFinder):
 
 
 def _report() -> None:
-    """A rank is seen from here on, whatever becomes of it."""
+    """Report this rank from its start, whatever becomes of it."""
     try:
         from pardbg_agent.life.own_libraries import load_own_libraries
 
@@ -99,7 +98,7 @@ def _report() -> None:
 
 
 def install_hooks() -> bool:
-    """Put the hooks in place now (this may import torch). True if they are."""
+    """Put the hooks in place now (this may import torch). Return True on success."""
     global _hooked
     _late.forget("torch")
     try:
@@ -118,7 +117,7 @@ def install_hooks() -> bool:
 
 
 def remove_hooks() -> None:
-    """Restore what the hooks patched and end the agent in this process."""
+    """Restore all hooked attributes and end the agent in this process."""
     global _hooked
     _hooked = False
     from pardbg_agent import core
@@ -150,7 +149,7 @@ def _child_fails(error: BaseException) -> None:
 
 
 def _complain(text: str) -> None:
-    """One line on stderr. Not core's: an installation with parts missing may have no core."""
+    """Write one line on stderr. Not core.complain: an incomplete installation may have no core."""
     if sys.stderr is not None:
         sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
 
@@ -167,12 +166,12 @@ MODULES: Final = (
 )  # fmt: skip
 CHILDREN: Final = ("multiprocessing.resource_tracker", "multiprocessing.spawn",
                    "multiprocessing.forkserver", "compile_worker")  # fmt: skip
-"""Parts of command lines that are no rank's: names of programs, of modules, and words in ``-c``."""
+"""Marks of command lines that are not a rank's: programs, modules, and words in ``-c``."""
 _SAME: Final = (b"RANK", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID", b"TORCHELASTIC_RESTART_COUNT")
 
 
 def claims() -> bool:
-    """Return whether this process is a rank, as far as its environment and its parents say."""
+    """Return whether this process is a rank, judging by its environment and its parents."""
     if not (_is_number("RANK") and _is_number("WORLD_SIZE")):
         return False
     words = sys.orig_argv[1:8]
@@ -184,7 +183,7 @@ def _is_number(name: str) -> bool:
 
 
 def _is_no_rank(words: list[str]) -> bool:
-    """The command line is a launcher's, or a child's of multiprocessing or a compiler."""
+    """Return whether the command line is a launcher's, or a multiprocessing or compiler child's."""
     for before, word in zip(["", *words], words, strict=False):
         if before == "-c":
             return any(name in word for name in CHILDREN)
@@ -196,7 +195,8 @@ def _is_no_rank(words: list[str]) -> bool:
 
 
 def _of_a_rank() -> bool:
-    """A process above this one is the rank: it has a ring, and the same place in the job."""
+    """Return whether an ancestor process is the rank: it has a ring and the same place in the
+    job."""
     from pardbg_agent.identity import above
     from pardbg_agent.settings import load_run
 
@@ -217,7 +217,7 @@ def _of_a_rank() -> bool:
 
 
 def _rank_of(ring: str) -> bytes:
-    """Return the rank that a ring's process knows itself to be."""
+    """Return the rank in a ring's header, as text; empty if unreadable."""
     from pardbg_agent.wire import RING_HEADER
 
     try:
@@ -228,7 +228,7 @@ def _rank_of(ring: str) -> bytes:
 
 
 def _environment(pid: str) -> dict[bytes, bytes | None]:
-    """Return what tells a process's place in the job; as it was when the process began."""
+    """Return the variables that give a process's place in the job, as they were at its start."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = dict(part.partition(b"=")[::2] for part in file.read().split(b"\0") if part)

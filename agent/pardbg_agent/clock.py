@@ -1,4 +1,4 @@
-"""The rank's clock: CLOCK_MONOTONIC nanoseconds."""
+"""Clock of the rank: CLOCK_MONOTONIC nanoseconds."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""The process's one Core: how it is made, parked by detach, left at exit and dropped after fork.
+"""Core of the process: how it is made, parked by detach, left at exit and dropped after fork.
 
 A hook that runs in every process (spans, phases) does nothing where ``core.CURRENT`` is None: not a
-rank (yet), a launcher, a DataLoader worker. One that proves the process to be a rank (a group is
+rank (yet), a launcher, a DataLoader worker. A hook that proves the process to be a rank (a group is
 formed, an op is issued) does ``c = core.CURRENT or core.ensure()``. Never keep a Core or its
 ``record`` across calls: after ``fork`` the child has none until it forms a group itself.
 
 ``ensure`` always returns a usable Core. If the agent is off (no run, files cannot be created, the
-process ends), its ring is anonymous memory and its ``level`` 0.
-"""
+process ends), its ring is anonymous memory and its ``level`` 0."""
 
 from __future__ import annotations
 
@@ -31,26 +30,26 @@ from pardbg_agent.watched_rank import Core as Core
 from pardbg_agent.wire import LEVELS, DefKind
 
 SMALLEST_RING: Final = 1024
-"""Minimum capacity in records; with less the agent stays off."""
+"""Minimum capacity in records; below it the agent stays off."""
 
 CURRENT: Core | None = None
-"""This process's Core, or None: not a rank (yet)."""
+"""Core of this process, or None: not a rank (yet)."""
 
 ON_START: Callable[[Core], None] | None = None
-"""Called with a Core before anybody else has it. Set by the hooks."""
+"""Called with a new Core before it is published. Set by the hooks."""
 
 UNCAUGHT: Final = UncaughtErrors(lambda: CURRENT)
-"""The process's hooks for exceptions that nobody caught."""
+"""Hooks of the process for uncaught exceptions."""
 
 _lock = threading.RLock()
 _ended = False
 _exit_registered = False
 _parked: Core | None = None
-"""The Core that detach() ended."""
+"""Core that detach() ended."""
 WHY_OFF: Final[list[str]] = []
-"""Why the newest Core without a run has none."""
+"""Reason why the newest Core has no run."""
 _keep: list[Core] = []
-"""Cores of the parent process after a fork: kept so that nothing of them is torn down here."""
+"""Cores of the parent process after a fork: kept so that they are not torn down here."""
 
 
 def ensure() -> Core:
@@ -71,7 +70,7 @@ def ensure() -> Core:
 
 
 def forget_off() -> None:
-    """Forget a Core without a run: an op that was on its way made it when detach() had ended."""
+    """Forget a Core without a run: an op under way made it after detach() had ended."""
     global CURRENT
     with _lock:
         if CURRENT is not None and CURRENT.run is None:
@@ -105,7 +104,7 @@ def _start() -> Core:
 
 
 def start(run: RunSettings) -> Core:
-    """Ring, definitions and (if the run has a hub) the agent's thread. Raises OSError."""
+    """Make ring, definitions and (if the run has a hub) the agent's thread. Raises OSError."""
     who = identity.of_this_process()
     os.makedirs(run.ring_dir, mode=0o700, exist_ok=True)
     if within := identity.above(run.ring_dir):
@@ -145,8 +144,8 @@ def _make_ring(path: str) -> Ring:
 
 
 def _records_for_us(folder: str) -> int:
-    """Return the ring's capacity with which all rings of a node (of 8 ranks, if that is not known)
-    leave three quarters of the file system to the job: DataLoader's batches, NCCL's buffers."""
+    """Return the ring's capacity with which all rings of a node (of 8 ranks, if unknown) leave
+    three quarters of the file system to the job: DataLoader's batches, NCCL's buffers."""
     about = os.statvfs(folder)
     size = about.f_frsize * about.f_blocks or 1 << 40  # 0: it has no limit
     share = size // 4 // max(1, identity.env_int("LOCAL_WORLD_SIZE", 8))
@@ -162,8 +161,8 @@ def _make_sender(core: Core) -> None:
 
 
 def _resume(core: Core) -> Core:
-    """attach() after detach(): the same ring and the same counters, since a process is one
-    stream of records and one sequence of ops to everybody else."""
+    """Resume at attach() after detach(): the same ring and the same counters, since a process is
+    one stream of records and one sequence of ops for hub and other ranks."""
     core.gate.begin()
     core.guard.call("excepthook", UNCAUGHT.install)
     old, core.sender = core.sender, None
@@ -206,7 +205,7 @@ def shutdown(deadline_s: float = 0.9) -> None:
 def at_exit() -> None:
     """Have the agent end before the interpreter does: ``atexit`` runs after the program's
     non-daemon threads have ended. Forked children (multiprocessing) leave by ``os._exit``: no
-    ``atexit``, but they pass ``threading._shutdown``, where what is in the ring is sent, and
+    ``atexit``, but they pass ``threading._shutdown``, where the ring's records are sent, and
     nothing stopped: other threads may still issue ops. Idempotent."""
     global _exit_registered
     if os.getpid() != active.LAST_IN:  # nothing of ours is older than the program's handlers
@@ -235,7 +234,7 @@ def _main_thread_ended() -> None:
 
 
 def leave() -> None:
-    """End the agent as an exit handler does; again: does nothing."""
+    """End the agent as an exit handler does; a second call does nothing."""
     global _ended
     _ended = True
     core, hooks = CURRENT, sys.modules.get("pardbg_agent.hooks")
@@ -248,7 +247,7 @@ def leave() -> None:
 
 
 def flush(timeout_s: float = 0.2) -> None:
-    """Send what is in the ring now; wait for it at most ``timeout_s``."""
+    """Send the records in the ring now; wait for that at most ``timeout_s``."""
     core = CURRENT
     if core is not None and core.sender is not None:
         with contextlib.suppress(Exception):
@@ -256,7 +255,7 @@ def flush(timeout_s: float = 0.2) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The child is not a rank until it forms a group; nothing of the parent's is touched."""
+    """Drop the Core in a forked child: it is no rank until it forms a group."""
     global CURRENT, _lock, _ended, _parked
     _keep.extend(core for core in (CURRENT, _parked) if core is not None)
     CURRENT, active.CORE, _parked = None, None, None

@@ -1,8 +1,7 @@
 """Definitions: strings, ops, groups, plans and other facts, interned and append-only.
 
-Each goes once to the hub (again to a new one) and into ``<proc>.defs`` for post-mortems:
-records of a little-endian uint32 length and that many bytes of msgpack.
-"""
+Each is sent once to the hub (again to a new one) and written into ``<proc>.defs`` for post-mortems:
+records of a little-endian uint32 length and that many bytes of msgpack."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from pardbg_agent import wire
 from pardbg_agent.wire import DefKind
 
 MAX_NAMES: Final = 65_536
-"""Names a process may define; past it every new one is ``MORE``. Bounds memory."""
+"""Maximum names of a process; later names become ``MORE``. Bounds memory."""
 MAX_BYTES: Final = 64 << 20
 """Maximum bytes of a file that are read."""
 MORE: Final = "(more names than pardbg keeps)"
@@ -30,20 +29,20 @@ _OP_FIELDS: Final = ("op", "dtype", "reduce", "root", "tag", "coalesced", "meets
 
 
 class Defs:
-    """The process's definitions. Look-ups are one dict access; new ones take a lock."""
+    """Definitions of the process. Look-ups are one dict access; new ones take a lock."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path
         self.payloads: list[bytes] = []
-        """Every definition as sent, in order. The sender keeps how far it came."""
+        """Every definition as sent, in order. The sender keeps its own position."""
         self.process: dict[str, Any] = {}
         self.life: dict[str, int] = {}
-        """What tells groups and plans of ranks that met again from those before."""
+        """Fields that tell groups and plans of ranks that met again from those before."""
         self.on_identify: Callable[[dict[str, Any]], None] | None = None
-        """Called with the fields ``identify`` changed (the core updates the ring's header)."""
+        """Called with the fields that ``identify`` changed (the core updates the ring's header)."""
         self._lock = threading.RLock()
         self._names: dict[Any, int] = {}
-        """Strings; and ops, as the tuple of their fields."""
+        """Ids of strings, and of ops by the tuple of their fields."""
         self._groups: dict[str, tuple[int, tuple[Any, ...]]] = {}
         self._next_name = itertools.count(1).__next__
         self._next_group = itertools.count(1).__next__
@@ -67,8 +66,8 @@ class Defs:
         at: Callable[[], Any] | None = None,
         meets: str = "",
     ) -> int:
-        """Return the id of an op's signature; ids are shared with names. ``at`` tells of a new one
-        where in the program it is used first: (file, line, function), or None."""
+        """Return the id of an op's signature; ids are shared with names. For a new one, ``at``
+        returns its first place of use in the program: (file, line, function), or None."""
         key = (op, dtype, reduce, root, tag, coalesced, meets)
         return self._names.get(key) or self._new(key, op, at)
 
@@ -80,9 +79,9 @@ class Defs:
         self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str,
         timeout_ns: int | None = None, place: int | None = None,
     ) -> int:  # fmt: skip
-        """Return the id of a process group (from 1). ``key`` is equal on all members; sent again if
-        what is known of it (its name, its axis) changed. ``place``: own rank in it, where only the
-        number of its ``ranks`` is known."""
+        """Return the id of a process group (from 1). ``key`` is equal on all members; the
+        definition is sent again if the group's name or axis changed. ``place``: own rank in it,
+        where only the number of its ``ranks`` is known."""
         facts = (name, axis, tuple(ranks), backend, timeout_ns)
         members = {"ranks": list(ranks)} if place is None else {
             "ranks": [], "place": place, "size": len(ranks)
@@ -109,7 +108,7 @@ class Defs:
             self._write(payload)
 
     def identify(self, **fields: Any) -> None:
-        """Send PROCESS (again) with what is now known: rank=, world_size=, local_rank=, device=."""
+        """Send PROCESS (again) with new fields: rank=, world_size=, local_rank=, device=."""
         with self._lock:
             if self.process and all(self.process.get(k) == v for k, v in fields.items()):
                 return
@@ -119,7 +118,7 @@ class Defs:
             self.on_identify(fields)
 
     def _new(self, key: Any, text: str, at: Callable[[], Any] | None = None) -> int:
-        """Define a name, or an op with this name; past MAX_NAMES others stand for it."""
+        """Define a name, or an op with this name; past MAX_NAMES return another's id."""
         with self._lock:
             known = self._names.get(key)
             if known is not None:
@@ -147,7 +146,7 @@ class Defs:
 
 
 def read_file(path: str) -> list[bytes]:
-    """Return the payloads of a ``.defs`` file up to the last whole one, of MAX_BYTES at most."""
+    """Return the complete payloads of a ``.defs`` file, from its first MAX_BYTES."""
     with open(path, "rb") as file:
         data = file.read(MAX_BYTES)
     out, at = [], 0

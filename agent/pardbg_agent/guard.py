@@ -1,8 +1,7 @@
-"""The one guard: nothing the agent does may reach the training as an exception.
+"""Guard of the training: no exception of the agent may reach the training.
 
-A hook that raises is disabled, counted, and reported once as an ERROR definition.
-KeyboardInterrupt and SystemExit are the program's and pass through.
-"""
+A hook that raises is disabled, counted, and reported once as an ERROR definition. KeyboardInterrupt
+and SystemExit are the program's and pass through."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ _MAX_TEXT = 2000
 
 
 class Guard:
-    """Calls hooks; disables the ones that fail."""
+    """Caller of hooks, which disables those that fail."""
 
     def __init__(self, report: Report | None = None) -> None:
         self.errors = 0
-        """Exceptions caught in all."""
+        """Total number of exceptions caught."""
         self.disabled: set[str] = set()
         """Names of hooks that failed and are off."""
         self._report = report

@@ -1,4 +1,4 @@
-"""Identity of this process: (epoch, host, pid). Its rank is what its groups say."""
+"""Identity of this process: (epoch, host, pid). Its rank comes from its groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pardbg_agent import clock
 from pardbg_agent.life.secret_words import without_secrets
 
 ENV_HOST: Final = "PARDBG_HOST"
-"""Name of this host in recordings, where its own name says nothing or should not be said."""
+"""Name of this host in recordings, where its own name is meaningless or confidential."""
 
 _MAX_ARG, _MAX_ARGS = 256, 32
 MAX_PARENTS: Final = 12
@@ -24,7 +24,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class Identity:
-    """The fields of a PROCESS definition."""
+    """Fields of a PROCESS definition."""
 
     proc: str
     """``epoch.host.pid``, ascii: the process's name on the wire and its DEALER identity."""
@@ -43,7 +43,7 @@ class Identity:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def fields(self, level: str) -> dict[str, Any]:
-        """Return what a PROCESS definition and HELLO say."""
+        """Return the fields of a PROCESS definition and of Hello."""
         known = {name: getattr(self, name) for name in self.__slots__ if name != "extra"}
         return {
             **known,
@@ -57,7 +57,7 @@ class Identity:
 
 
 def of_this_process() -> Identity:
-    """From the environment (torchrun's variables where they are set) and the system."""
+    """Return the identity from the environment (torchrun's variables, if set) and the system."""
     pid, host = os.getpid(), host_name()
     node = env_int("GROUP_RANK")
     epoch = max(0, env_int("TORCHELASTIC_RESTART_COUNT", 0))
@@ -77,8 +77,8 @@ def of_this_process() -> Identity:
 
 
 def above(ring_dir: str) -> list[str]:
-    """Return the processes of this run above this one, the nearest first, as their rings name
-    them: of a launcher that its environment calls a rank, say."""
+    """Return this run's processes above this one, nearest first, by the names of their rings: for
+    example a launcher whose environment has a rank."""
     try:
         names = [name[: -len(".ring")] for name in os.listdir(ring_dir) if name.endswith(".ring")]
     except OSError:
@@ -98,7 +98,7 @@ def _parents() -> list[int]:
 
 
 def _argv() -> list[str]:
-    """The program's; the interpreter's where it has not come that far."""
+    """Return the program's arguments; the interpreter's while it is still starting."""
     return getattr(sys, "argv", None) or sys.orig_argv[1:]
 
 
@@ -111,14 +111,14 @@ def num_cpus() -> int:
 
 
 def job_name() -> str:
-    """Return what tells the processes of one job from those of another that runs beside it:
-    torchrun's run id and where the ranks meet. Empty where neither is in the environment."""
+    """Return a text that tells the processes of one job from those of another beside it: torchrun's
+    run id and the rendezvous address. Empty if neither is in the environment."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
     return ":".join(os.environ.get(name, "")[:64] for name in names).rstrip(":")
 
 
 def host_name() -> str:
-    """This host's short name, or what PARDBG_HOST calls it; safe in file names and dotted ids."""
+    """Return this host's short name, or PARDBG_HOST's; safe in file names and dotted ids."""
     short = (os.environ.get(ENV_HOST) or socket.gethostname()).split(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]", "-", short)[:63] or "host"
 
@@ -135,15 +135,15 @@ def env_int(name: str, default: int = -1) -> int:
 
 
 def boot_id() -> str:
-    """Equal for two processes whose monotonic clocks are the same clock; empty if unknown."""
+    """Return an id of the monotonic clock, equal for processes that share it; empty if unknown."""
     boot = read_text("/proc/sys/kernel/random/boot_id").strip()
     shift = _namespace_offset()
     return f"{boot}+{shift}" if boot and shift else boot
 
 
 def _namespace_offset() -> str:
-    """``seconds.nanoseconds`` by which this process's time namespace (a restored container's, say)
-    shifts the boot's clock; empty if by nothing."""
+    """Return ``seconds.nanoseconds`` by which this process's time namespace (a restored
+    container's, say) shifts the boot's clock; empty without a shift."""
     for line in read_text("/proc/self/timens_offsets").splitlines():
         words = line.split()
         if len(words) == 3 and words[0] in ("monotonic", "1") and words[1:] != ["0", "0"]:
@@ -161,8 +161,8 @@ def read_text(path: str) -> str:
 
 
 def cgroup_directories(text: str, root: str, controller: str) -> Iterator[tuple[int, str]]:
-    """(version, directory) of each cgroup in a ``/proc/PID/cgroup``, up to the top (mounted
-    at ``root``). In a container the path may be the host's: then only the top is there."""
+    """Yield (version, directory) of each cgroup in a ``/proc/PID/cgroup``, up to the top (mounted
+    at ``root``). In a container the path may be the host's: then only the top exists."""
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -179,7 +179,7 @@ def cgroup_directories(text: str, root: str, controller: str) -> Iterator[tuple[
 
 
 def resident_bytes() -> int:
-    """Resident set size of this process."""
+    """Return the resident set size of this process, in bytes."""
     fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # a third of what open() takes
     try:
         return int(os.read(fd, 256).split()[1]) * _PAGE

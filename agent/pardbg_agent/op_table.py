@@ -1,8 +1,7 @@
-"""Ops of this rank: sequence numbers, which issued ops are not complete, sums of those that are.
+"""Ops of this rank: sequence numbers, open ops, and sums of completed ones.
 
 Every call is O(1) and safe between threads under the GIL without a lock: counters are
-``itertools.count``, the table is a dict whose single operations are atomic.
-"""
+``itertools.count``, the table is a dict whose single operations are atomic."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 
 
 class Issued(NamedTuple):
-    """An op between its issue and its completion."""
+    """Op between its issue and its completion."""
 
     group: str
     group_id: int
@@ -43,7 +42,7 @@ class Issued(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpsState:
-    """The part of STATE that is about ops."""
+    """Fields of State that describe ops."""
 
     open: tuple[OpenOp, ...]
     issued: dict[str, int]
@@ -51,7 +50,7 @@ class OpsState:
 
 
 class Call(NamedTuple):
-    """A blocking call under way, which the table counts as an op (life.calls)."""
+    """Blocking call under way, which the table counts as an op (life.calls)."""
 
     token: int
     name_id: int
@@ -69,21 +68,21 @@ class OpTable:
         self._status, self._show_newest = status, newest
         self._idle = functools.partial(status, 0, 0, NO_GROUP, NONE, 0, 0, 0, 0, 0)
         self._open: dict[int, tuple[Any, ...]] = {}
-        """Fields of Issued, oldest first; tuples, as a NamedTuple takes longer, for each op."""
+        """Fields of Issued by token, oldest first; tuples, as a NamedTuple takes longer per op."""
         self._token = itertools.count(1).__next__
         self._newest = 0
-        """The token given last."""
+        """Token given last."""
         self._seq: dict[tuple[str, bool], itertools.count[int]] = {}
         self._order: dict[Edge, itertools.count[int]] = {}
         self._collectives: dict[str, int] = {}
         self._edges: dict[Edge, int] = {}
 
     def next_seq(self, group_key: str, p2p: bool = False) -> int:
-        """Number of the next op on this group, from 0; p2p ops count apart from collectives."""
+        """Return the number of a group's next op, from 0; p2p ops count apart from collectives."""
         return self.counter(group_key, p2p)()
 
     def counter(self, group_key: str, p2p: bool = False) -> Callable[[], int]:
-        """Return ``next_seq`` of this group, to be kept: saves the look-up."""
+        """Return ``next_seq`` of a group as a function to keep, which saves the look-up."""
         key = (group_key, p2p)
         counter = self._seq.get(key)
         if counter is None:
@@ -106,8 +105,8 @@ class OpTable:
         a: int = 0,
         b: int = 0,
     ) -> int:
-        """An op goes to the backend now: call it before the call into the backend, and after
-        the gate. ``a``, ``b``: its bytes in and out. Returns the token for ``completed``."""
+        """Note an op's issue: call it before the call into the backend, and after the gate. ``a``,
+        ``b``: its bytes in and out. Returns the token for ``completed``."""
         if p2p:
             order = self.passed(group_key, seq, p2p, send, peer, tag, order)
         else:
@@ -133,7 +132,7 @@ class OpTable:
     def passed(
         self, group_key: str, seq: int, p2p: bool, send: bool, peer: int, tag: int, order: int = -1
     ) -> int:
-        """An op goes to the backend that is only counted: numbers must stay the other ranks'.
+        """Count an op that goes to the backend unrecorded: numbers must equal the other ranks'.
         Returns the message's order on its edge; -1 for a collective."""
         if not p2p:
             self._collectives[group_key] = seq + 1
@@ -159,7 +158,7 @@ class OpTable:
 
     @property
     def revision(self) -> int:
-        """Changes whenever STATE would: one up per issue, one up per completion."""
+        """Changes whenever State would: one up per issue, one up per completion."""
         return 2 * self._newest - len(self._open)
 
     def num_issued(self, group_key: str) -> int:
@@ -167,7 +166,7 @@ class OpTable:
         return self._collectives.get(group_key, 0)
 
     def num_on_edge(self, group_key: str, peer: int, tag: int, send: bool) -> int:
-        """p2p ops issued on this edge: the order of the next one."""
+        """Return the number of p2p ops issued on an edge: the order of the next one."""
         return self._edges.get((group_key, peer, tag, send), 0)
 
     @property
@@ -176,12 +175,12 @@ class OpTable:
 
     @property
     def unused(self) -> bool:
-        """Return whether nothing was ever numbered."""
+        """Return whether no op was ever numbered."""
         return not self._seq and not self._newest
 
     @property
     def num_open(self) -> int:
-        """Return the number of ops that a backend has; calls are none."""
+        """Return the number of ops that a backend has; blocking calls are not counted."""
         return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
 
     def _first(self) -> tuple[Any, ...] | None:
@@ -192,12 +191,12 @@ class OpTable:
                 continue
 
     def snapshot(self) -> OpsState:
-        """Return what STATE reports of ops; without calls, where no gate is."""
+        """Return the ops' part of State; without calls, which have no gate."""
         edges = [(*edge, n) for edge, n in list(self._edges.items())]
         return as_state(list(self._open.values()), list(self._collectives.items()), edges)
 
     def idle(self) -> None:
-        """Status block: no op open."""
+        """Show in the status block that no op is open."""
         self._idle()
 
     def _show(self) -> None:
@@ -213,7 +212,7 @@ class OpTable:
 def as_state(
     ops: Iterable[Sequence[Any]], issued: Iterable[tuple[str, int]], edges: Iterable[Sequence[Any]]
 ) -> OpsState:
-    """Return the snapshot of these; an edge is (group, peer, tag, send, number)."""
+    """Return the snapshot of ops and counts; an edge is (group, peer, tag, send, number)."""
     known = [op for op in map(Issued._make, ops) if not op.group.startswith(CALLS)]
     return OpsState(
         tuple(
@@ -227,12 +226,12 @@ def as_state(
 
 
 MAX_GAPS: Final = 32
-"""Times without records that are told one by one."""
+"""Maximum number of periods without records that are reported one by one."""
 
 
 class Unrecorded:
-    """When ops were counted and not recorded one by one: at lower levels, and since a hook failed.
-    It is told, so that nobody takes them for ops that were never issued."""
+    """Periods in which ops were counted, not recorded one by one: at lower levels, and since a hook
+    failed. Reported, so that such ops are not taken for ops that were never issued."""
 
     def __init__(self, tell: Callable[[list[list[int]]], None], from_start: bool = False) -> None:
         self._tell = tell
@@ -241,11 +240,11 @@ class Unrecorded:
 
     @property
     def gaps(self) -> list[list[int]]:
-        """Return [from, to] in ns, to = 0 where it lasts."""
+        """Return [from, to] in ns for each period; to = 0 while it lasts."""
         return [list(gap) for gap in self._gaps]
 
     def begins(self, t_ns: int, for_good: bool = False) -> None:
-        """Begin a time without records of ops; ``for_good``: a hook failed."""
+        """Begin a period without records of ops; ``for_good``: a hook failed."""
         self._for_good |= for_good
         if self._gaps and not self._gaps[-1][1]:
             return
@@ -255,30 +254,30 @@ class Unrecorded:
         self._tell(self.gaps)
 
     def ends(self, t_ns: int) -> None:
-        """End a time without records of ops, unless a hook failed."""
+        """End a period without records of ops, unless a hook failed."""
         if self._gaps and not self._gaps[-1][1] and not self._for_good:
             self._gaps[-1][1] = t_ns
             self._tell(self.gaps)
 
 
 MOST: Final = 1 << 16
-"""Ops of a step that are counted; a step with more has its oldest ones missing from the sums."""
+"""Maximum ops of a step that are summed; with more, the oldest are missing from the sums."""
 _KEPT: Final = int(Flag.P2P | Flag.SEND)
 
 
 class Sums:
-    """Level summary: instead of a record per op, one per step and kind of op, with number and
-    bytes. Completed ops since the last step's end; ``add`` may be called from any thread."""
+    """Sums of level summary: instead of a record per op, one per step and kind of op, with number
+    and bytes. Completed ops since the last step's end; ``add`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._ops: deque[tuple[int, int, int, int, int]] = deque(maxlen=MOST)
         self.add = self._ops.append
         """``add((name_id, group_id, flags, bytes, ns))``: one append, which needs no lock."""
         self.more: Callable[[], dict[tuple[int, int, int], tuple[int, int, int]]] = dict
-        """Gives sums (and forgets them) that were added up elsewhere, as ``write``'s own."""
+        """Returns (and resets) sums that were added up elsewhere, in the form of ``write``'s."""
 
     def write(self, record: Callable[..., Any], t0: int, t1: int, step: int) -> None:
-        """The sums as OP_SUM records of a step."""
+        """Write the sums as OP_SUM records of a step."""
         ops = self._ops
         sums = {key: list(known) for key, known in self.more().items()}
         for _ in range(len(ops)):

@@ -1,11 +1,10 @@
-"""The record ring: queue, wire block and black box in one shared-memory file.
+"""Ring of records: queue, wire block and black box in one shared-memory file.
 
-Standard library only and free of torch and zmq: the hub reads dead processes' rings with it.
-
-One file per process: ``RING_HEADER`` at 0, the status blocks, then a power-of-two ring of 64-byte
+Standard library only and free of torch and zmq: the hub reads dead processes' rings with it. One
+file per process: ``RING_HEADER`` at 0, the status blocks, then a power-of-two ring of 64-byte
 records. A writer takes an index (atomic under the GIL) and writes the whole record with one
-``pack_into``, its index + 1 last; that zeroes the slot first, so one in the making has no mark.
-"""
+``pack_into``, its index + 1 last; that zeroes the slot first, so an unfinished record has no
+mark."""
 
 from __future__ import annotations
 
@@ -27,19 +26,20 @@ DEFAULT_CAPACITY: Final = 65536
 ENV_RING: Final = "PARDBG_RING"
 _MIN_CAPACITY: Final = 64
 _AHEAD: Final = 32
-"""Records that are looked at behind one that is missing."""
+"""Number of records that are checked behind a missing one."""
 _MAX_CAPACITY: Final = 1 << 22
 _LIMITS: Final = {"B": (0, 255), "H": (0, 65535), "I": (0, 2**32 - 1), "h": (-(2**15), 2**15 - 1)}
 _FORMAT: Final = "BBHIqqIIHhhhqq"
 _NOW: Final = struct.Struct("<qIIhh4xq")
-"""wire.STATUS_NOW, its reserved field left at 0."""
+"""wire.STATUS_NOW with its reserved field left at 0."""
 
 RecordFn = Callable[[int, int, int, int, int, int, int, int, int, int, int, int, int, int], None]
 """(kind, lane, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer, a, b)"""
 
 
 def capacity_from_env() -> int:
-    """Records in the ring: ``PARDBG_RING`` rounded up to a power of two, bounded."""
+    """Return the ring's capacity: ``PARDBG_RING`` records, rounded up to a power of two,
+    bounded."""
     try:
         wanted = int(os.environ.get(ENV_RING, DEFAULT_CAPACITY))
     except ValueError:
@@ -49,13 +49,13 @@ def capacity_from_env() -> int:
 
 
 def power_of_two(wanted: int) -> int:
-    """Return ``wanted`` rounded up to a power of two within what a ring may hold."""
+    """Return ``wanted`` rounded up to a power of two, within the bounds of a ring's capacity."""
     wanted = min(max(wanted, _MIN_CAPACITY), _MAX_CAPACITY)
     return 1 << (wanted - 1).bit_length()
 
 
 class Status:
-    """Writers of the status blocks: where the rank is now. Each is one ``pack_into``."""
+    """Writers of the status blocks: the rank's current state. Each is one ``pack_into``."""
 
     def __init__(self, buffer: mmap.mmap) -> None:
 
@@ -67,7 +67,7 @@ class Status:
         self.op = block(wire.STATUS_OP, wire.STATUS_OP_OFFSET)
         """(name_id, seq, group_id, peer, flags, since_ns, open, bytes in, bytes out)"""
         self.newest_op = block(wire.STATUS_OP, wire.STATUS_NEWEST_OFFSET)
-        """The same of the op issued last while others were open."""
+        """Like ``op``, for the op issued last while others were open."""
         self.gate = block(wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)
         """(gate class, name_id, since_ns)"""
         self.health = block(wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
@@ -77,7 +77,7 @@ class Status:
 
 
 def _clamped(fields: tuple[Any, ...]) -> list[int]:
-    """Integers that fit the record, whatever came: a record must never fail the training."""
+    """Return the fields as integers that fit a record: a record must never fail the training."""
     out = []
     for code, value in zip(_FORMAT, fields, strict=True):
         low, high = _LIMITS.get(code, (-(2**63), 2**63 - 1))
@@ -90,23 +90,24 @@ def _clamped(fields: tuple[Any, ...]) -> list[int]:
 
 
 class Ring:
-    """The writing side. ``record`` and ``record_f`` are closures: no attribute walks inside."""
+    """Writing side of a ring. ``record`` and ``record_f`` are closures without attribute
+    look-ups."""
 
     def __init__(self, buffer: mmap.mmap, capacity: int, path: str | None) -> None:
         self.buffer = buffer
         self.capacity = capacity
         self.path = path
-        """None: anonymous memory (the agent is off)."""
+        """Path of the ring file; None: anonymous memory (the agent is off)."""
         self.status = Status(buffer)
         self.take: Callable[[], int] = itertools.count().__next__
-        """The index of the next record. Replaced where records are written in C++ too."""
+        """Returns the index of the next record. Replaced where records are written in C++ too."""
         self.record: RecordFn = self._writer(wire.RECORD)
         self.record_f: Callable[..., None] = self._writer(wire.RECORD_F)
-        """The same with ``a`` a float; pass Flag.FLOAT in flags."""
+        """``record`` with ``a`` a float; pass Flag.FLOAT in flags."""
 
     @classmethod
     def create(cls, path: str, capacity: int) -> Ring:
-        """Make the file, 0600, with its space reserved: a full tmpfs must fail here, as an
+        """Create the file, 0600, with its space reserved: a full tmpfs must fail here, as an
         OSError, and not as SIGBUS in the training."""
         capacity = power_of_two(capacity)
         size = wire.RING_DATA_OFFSET + capacity * wire.RECORD_BYTES
@@ -125,7 +126,7 @@ class Ring:
 
     @classmethod
     def anonymous(cls) -> Ring:
-        """Return a ring nobody reads: what hooks write into while the agent is off."""
+        """Return a ring without readers, for the hooks to write into while the agent is off."""
         size = wire.RING_DATA_OFFSET + _MIN_CAPACITY * wire.RECORD_BYTES
         return cls(mmap.mmap(-1, size), _MIN_CAPACITY, None)
 
@@ -139,7 +140,7 @@ class Ring:
         )  # fmt: skip
 
     def newest(self) -> int:
-        """Return the index after the newest committed record (looks at every mark)."""
+        """Return the index after the newest committed record (reads every mark)."""
         end = wire.RING_DATA_OFFSET + self.capacity * wire.RECORD_BYTES
         return max(memoryview(self.buffer)[wire.RING_DATA_OFFSET : end].cast("Q")[7::8].tolist())
 
@@ -147,7 +148,7 @@ class Ring:
         self, kind: int, lane: int, flags: int, name_id: int, t0: int, t1: int, step: int,
         stage: int, mb: int, a: int, phase_id: int,
     ) -> None:  # fmt: skip
-        """Write the record of an action or a phase, and the status: back in ``phase_id``."""
+        """Write the record of an ended action or phase; set the status back to ``phase_id``."""
         self.record(
             kind, lane, flags, name_id, t0, t1, step, 0, wire.NO_GROUP, stage, mb, wire.NONE, a, 0
         )
@@ -176,7 +177,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """RING_HEADER, decoded."""
+    """Decoded RING_HEADER."""
 
     capacity: int
     start_ns: int
@@ -188,12 +189,12 @@ class Header:
 
 
 class RingError(Exception):
-    """Not a ring file of this version. One line."""
+    """File that is not a ring of this version. One line."""
 
 
 class RingReader:
-    """Takes contiguous raw slices out of a live or a dead ring, oldest first, and counts what it
-    could not have. One reader per consumer; it never writes."""
+    """Reader of contiguous raw slices of a live or a dead ring, oldest first, which counts lost
+    records. One reader per consumer; it never writes."""
 
     def __init__(self, buffer: mmap.mmap | bytes, *, hole_ns: int = 200_000_000) -> None:
         self.header = parse_header(buffer)
@@ -202,7 +203,7 @@ class RingReader:
         self.lost = 0
         """Records overwritten (or never committed) before they were read."""
         self._newest = 0
-        """The furthest that ``next`` ever was."""
+        """Highest value of ``next`` so far."""
         self._before = 0, 0
         self._hole_ns = hole_ns
         self._hole = (-1, 0)
@@ -229,10 +230,9 @@ class RingReader:
             self.buffer.close()
 
     def read(self, limit: int = 4096, *, final: bool = False) -> tuple[int, bytes] | None:
-        """Return (index of the first, raw records) or None if nothing new is committed.
+        """Return (index of the first, raw records) or None if no new record is committed.
 
-        ``final``: the writer is dead or quiet, so a hole will not be filled: skip it at once.
-        """
+        ``final``: the writer is dead or quiet, so a hole will not be filled: skip it at once."""
         while True:
             start = self.next & (self._capacity - 1)
             count = self._committed(start, min(limit, self._capacity - start))
@@ -249,11 +249,11 @@ class RingReader:
                 return None
 
     def head(self) -> int:
-        """Return the index after the newest committed record (looks at every mark)."""
+        """Return the index after the newest committed record (reads every mark)."""
         return max(self._marks.tolist())
 
     def head_from(self, known: int) -> int:
-        """Return the same, for callers that know an index which the ring has reached."""
+        """Return ``head()`` faster, from an index that the ring is known to have reached."""
         while True:
             at = known % self._capacity
             marks = self._marks[at : at + _AHEAD].tolist()
@@ -265,11 +265,11 @@ class RingReader:
             known = newest
 
     def put_back(self) -> None:
-        """The slice that ``read`` gave last could not be used: it comes again."""
+        """Make the last slice, which could not be used, the next one that ``read`` returns."""
         self.next, self._newest = self._before
 
     def rewind(self, index: int) -> None:
-        """Take records again from ``index`` on (or from the oldest that is still there)."""
+        """Take records again from ``index`` on (or from the oldest that still exists)."""
         self.next = max(0, min(index, self.next), self.next - self._capacity)
 
     def _same(self, start: int, count: int) -> bool:
@@ -277,7 +277,7 @@ class RingReader:
         return self._marks[start : start + count].tolist() == list(expected)
 
     def _committed(self, start: int, limit: int) -> int:
-        """Return how many records from ``next`` on are committed in one piece."""
+        """Return the number of contiguous committed records from ``next`` on."""
         done, marks = 0, self._marks
         while done < limit:
             size = min(256 if done else 16, limit - done)
@@ -292,7 +292,7 @@ class RingReader:
         return done
 
     def _step_over(self, start: int, final: bool) -> bool:
-        """At an uncommitted slot: True if ``next`` moved on past a lap or a hole."""
+        """Move past a lap or a hole at an uncommitted slot; return whether ``next`` moved."""
         mark = self._marks[start]
         if mark == self.next + 1:
             return True  # committed meanwhile
@@ -316,10 +316,9 @@ class RingReader:
         return max(found, default=0) > self.next + 1
 
     def _skip_lapped(self, start: int, final: bool) -> None:
-        """Move to the oldest record that is there, and count those that are not.
+        """Move to the oldest record that still exists, and count the lost ones.
 
-        A live writer gets a head start, or it would overwrite what is read next.
-        """
+        A live writer gets a head start, or it would overwrite the next record to read."""
         mask, marks = self._capacity - 1, self._marks
         newest = marks[start]
         if newest <= self.next + 1:  # being rewritten right now: judge by the head
@@ -337,7 +336,7 @@ class RingReader:
         self._move(max(self.next + 1, oldest), lost=True)
 
     def _move(self, index: int, *, lost: bool = False) -> None:
-        """Go on at ``index``. What was taken once before (``rewind``) is not lost now."""
+        """Go on at ``index``. Records taken before a ``rewind`` do not count as lost."""
         if lost:
             self.lost += max(0, index - max(self.next, self._newest))
         self.next = index
@@ -359,7 +358,7 @@ def parse_header(buffer: mmap.mmap | bytes) -> Header:
 
 
 def stable_fields(buffer: mmap.mmap | bytes, layout: struct.Struct, offset: int) -> tuple[Any, ...]:
-    """Return a status block that was the same twice running (another process may be writing it)."""
+    """Return a status block as read the same twice running (its writer may be at work)."""
     seen = layout.unpack_from(buffer, offset)
     for _ in range(8):
         again = layout.unpack_from(buffer, offset)

@@ -1,7 +1,6 @@
-"""Pipeline schedules as text: what is planned on each rank, and the well-known orders.
+"""Pipeline schedules as text: the plan of each rank, and the well-known orders.
 
-An action is ``2B5``: stage, verb, microbatch. Stages are global over virtual stages.
-"""
+An action is ``2B5``: stage, verb, microbatch. Stages are global over virtual stages."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ VERBS: Final = (*COMPUTE, "UNSHARD", "RESHARD", "REDUCE_GRAD")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule as it is meant to run."""
+    """Planned schedule of a pipeline."""
 
     schedule: str
     ranks: tuple[int, ...]
@@ -25,14 +24,14 @@ class Plan:
     num_stages: int
     num_microbatches: int
     order: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    """Compute actions by global rank, text form (``2B5``); empty: not known."""
+    """Compute actions by global rank, text form (``2B5``); empty: unknown."""
     source: str = "schedule"
     group: str = ""
-    """Key of the pipeline's process group, where it is known."""
+    """Key of the pipeline's process group, if known."""
     paced: bool = False
 
     def row(self, rank: int) -> list[str]:
-        """Return the planned actions of one rank, an overlapped pair as its two."""
+        """Return the planned actions of one rank, an overlapped pair as two actions."""
         return one_by_one(self.order.get(rank, ()))
 
 
@@ -50,7 +49,7 @@ def parse(said: str) -> tuple[int, str, int]:
 
 
 def one_by_one(order: Sequence[str]) -> list[str]:
-    """Return the actions of a rank's plan, an overlapped pair as its two."""
+    """Return the actions of a rank's plan, an overlapped pair as two actions."""
     out: list[str] = []
     for entry in order:
         out += entry[1 : entry.index(")")].split(";") if entry.startswith("(") else [entry]
@@ -58,8 +57,8 @@ def one_by_one(order: Sequence[str]) -> list[str]:
 
 
 def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """1F1B on a stage: warm-up forwards, then one backward, one forward each, then the backwards
-    that are left. (The table of torch's Schedule1F1B lists the last stage wrongly, F1..Fm.)"""
+    """Return the 1F1B order of a stage: warm-up forwards, then one backward, one forward each, then
+    the remaining backwards. (torch's Schedule1F1B table lists the last stage wrongly, F1..Fm.)"""
     warmup = min(num_microbatches, num_stages - stage)
     order = [f"{stage}F{mb}" for mb in range(warmup)]
     for mb in range(num_microbatches):
@@ -72,7 +71,7 @@ def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> list[str]
 def all_forward_all_backward(
     stage: int, num_stages: int, num_microbatches: int, last_first: bool = False
 ) -> list[str]:
-    """GPipe's order on a stage. ``last_first``: backward runs from the last microbatch on."""
+    """Return GPipe's order of a stage. ``last_first``: backward starts with the last microbatch."""
     mbs = range(num_microbatches)
     backwards = reversed(mbs) if last_first else mbs
     return [f"{stage}F{mb}" for mb in mbs] + [f"{stage}B{mb}" for mb in backwards]
@@ -81,8 +80,8 @@ def all_forward_all_backward(
 def interleaved(
     pp_rank: int, pp_size: int, num_microbatches: int, num_chunks: int, group_size: int = 0
 ) -> list[str]:
-    """Interleaved 1F1B on a rank, as Megatron-LM runs it: microbatches in groups (of the pipeline's
-    size unless said otherwise) that pass chunk after chunk."""
+    """Return the interleaved 1F1B order of a rank, as in Megatron-LM: microbatches in groups (by
+    default of the pipeline's size) that pass chunk after chunk."""
     group_size = group_size or pp_size
     table = [
         (mb, chunk)
@@ -100,5 +99,5 @@ def interleaved(
 
 
 def by_rank(ranks: Sequence[int], row: Callable[[int], list[str]]) -> dict[int, list[str]]:
-    """Return {global rank: its actions}; ``row`` gives those of a rank of the pipeline, from 0."""
+    """Return {global rank: its actions}; ``row`` returns those of a pipeline rank, from 0."""
     return {rank: row(number) for number, rank in enumerate(ranks)}

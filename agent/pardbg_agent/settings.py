@@ -1,4 +1,4 @@
-"""What the agent takes from run.json and from the environment, and its one line on stderr."""
+"""Settings of the agent from run.json and from the environment, and its line on stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENV_BUDGET: Final = "PARDBG_BUDGET"
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the agent takes from run.json."""
+    """Fields of run.json that the agent uses."""
 
     run: str
     ring_dir: str
@@ -28,13 +28,13 @@ class RunSettings:
     ctrl: str = ""
     keys: dict[str, str] = field(default_factory=dict)
     allow_eval: bool = False
-    """The job was started with --allow-eval."""
+    """Whether the job was started with --allow-eval."""
     hold_exceptions: bool = False
-    """... with --on-exception hold."""
+    """Whether the job was started with --on-exception hold."""
 
 
 class Refused(OSError):
-    """The run is another user's. The user was told, in one line of one rank."""
+    """Raised for another user's run. The user was told, in one line of one rank."""
 
 
 _told: set[str] = set()
@@ -63,8 +63,8 @@ def load_run(run_dir: str) -> RunSettings:
 
 
 def _check_owner(run_dir: str, path: str, found: os.stat_result) -> None:
-    """Raise Refused where somebody else made it, or may change it: whoever sets the environment
-    of a job must not have it open what is another user's."""
+    """Raise Refused if another user made a path, or may change it: a job's environment must not
+    make it open another user's files."""
     if found.st_uid == os.geteuid() and (not found.st_mode & 0o022 or stat.S_ISSOCK(found.st_mode)):
         return
     if run_dir not in _told and os.environ.get("RANK", "0") == "0":
@@ -74,7 +74,7 @@ def _check_owner(run_dir: str, path: str, found: os.stat_result) -> None:
 
 
 def level_from_env() -> int:
-    """Return the number of ``PARDBG_LEVEL``; full if unset or (which is said) unknown."""
+    """Return the number of ``PARDBG_LEVEL``; full if unset or (with a message) unknown."""
     name = os.environ.get(wire.ENV_LEVEL, "").strip().lower() or "full"
     if name not in LEVELS:
         not_understood(wire.ENV_LEVEL, f"write {', '.join(LEVELS)}; recording in full")
@@ -83,8 +83,8 @@ def level_from_env() -> int:
 
 
 def budget_from_env() -> float:
-    """Return ``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: none, also
-    (which is said) where it is no such thing."""
+    """Return ``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: no budget, also
+    for (with a message) an invalid value."""
     text = os.environ.get(ENV_BUDGET, "").strip()
     try:
         value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
@@ -96,13 +96,13 @@ def budget_from_env() -> float:
 
 
 def not_understood(name: str, what_to_do: str) -> None:
-    """One line for a job, not one a rank."""
+    """Complain about an environment variable once per job, not once per rank."""
     if os.environ.get("RANK", "0") == "0":
         complain(f"{name}={os.environ[name]} is not understood: {what_to_do}")
 
 
 def complain(text: str) -> None:
-    """Say it to the user in one line of stderr."""
+    """Write one line on the user's stderr."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
         sys.stderr.flush()

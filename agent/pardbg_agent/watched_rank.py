@@ -1,4 +1,4 @@
-"""The agent of one rank: everything that hooks use."""
+"""Agent of one rank: everything that hooks use."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from pardbg_agent.words import percent, took
 
 _HOST: Final = "cpu"
 BUDGET_STEPS: Final = 5
-"""Steps in a row over the budget before the level is lowered."""
+"""Number of steps in a row over the budget before the level is lowered."""
 MAX_REFUSED: Final = 64
-"""Arguments that are complained about."""
+"""Maximum number of invalid arguments that are complained about."""
 
 
 def _none(done: list[str]) -> None:
-    """Nothing ran without Python."""
+    """Add no actions: none ran without Python."""
 
 
 class Progress:
-    """A schedule's step, for STATE: planned and finished compute actions, text form."""
+    """Progress of a schedule's step, for State: planned and finished compute actions, text form."""
 
     def __init__(self) -> None:
         self.begin([])
 
     def begin(self, plan: list[str]) -> None:
-        """Nothing of it is done yet."""
+        """Begin a schedule's step, with no action done yet."""
         self.pull: Callable[[list[str]], None] = _none
-        """Adds what ran without Python to those done."""
+        """Adds actions that ran without Python to the finished ones."""
         self.plan, self._done = plan, list[str]()
 
     @property
@@ -52,16 +52,16 @@ class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
     out_of_memory: Callable[[BaseException], None] | None = None
-    """Reports what an uncaught torch.OutOfMemoryError ran into. Set by the hooks."""
+    """Reports the allocation behind an uncaught torch.OutOfMemoryError. Set by the hooks."""
     device: Any = None
-    """Times on the device (hooks.device.device_records) where tensors of this rank are on one and
-    can be timed."""
+    """Device timer (hooks.device.device_records), if tensors of this rank are on a device that can
+    be timed."""
 
     def __init__(
         self, ring: Ring, defs: Defs, who: identity.Identity, run: RunSettings | None
     ) -> None:
         self.run = run
-        """None: the agent is off in this process."""
+        """Settings of the run; None: the agent is off in this process."""
         self.identity = who
         self.ring, self.defs = ring, defs
         self.status = ring.status
@@ -70,46 +70,47 @@ class Core:
         self.guard = Guard(lambda where, text, t: defs.put(
             DefKind.ERROR, where=where, text=text, t_ns=t))  # fmt: skip
         self.step = 0
-        """The training step that runs now."""
+        """Number of the current training step."""
         self.explicit_steps = False
-        """The program calls pardbg_agent.step(): hooks stop guessing where steps end."""
+        """Whether the program calls pardbg_agent.step(): hooks then stop detecting step ends."""
         self.hook_ns = self.hook_calls = 0
-        """Hooks add their own cost here (not the time held at a gate)."""
+        """Cost of the hooks, added by themselves (without time held at a gate)."""
         self.loss: float | None = None
-        """The newest loss known, for breakpoints."""
+        """Newest known loss, for breakpoints."""
         self.level = level_from_env() if run is not None else OFF
         self.unrecorded = Unrecorded(lambda gaps: defs.identify(unrecorded=gaps), self.level < FULL)
         self._refused: set[str] = set()
-        """Arguments of the program that were said to make no sense."""
+        """Invalid arguments of the program that were complained about."""
         self.pipeline = Progress()
         self.pollers: list[Callable[[], bool | None]] = []
-        """Look for completed ops (Work.is_completed) without blocking; return whether there were
-        some to look at, which sets how soon the agent's thread calls them again."""
+        """Functions that poll for completed ops (Work.is_completed) without blocking; they return
+        whether there were any, which sets how soon the agent's thread calls them again."""
         self.ops: OpTable = OpTable(ring.status.op, ring.status.newest_op)
         self.native: Any = None
-        """The table in C++ (hooks.ops.native_way.NativeTable) where it sees ops: ``ops``, too."""
+        """C++ table (hooks.ops.native_way.NativeTable) if ops are hooked there: then also
+        ``ops``."""
         self.changed: Callable[[], None] = nothing
-        """Called when step, level or watches changed. Set by who keeps a copy of them."""
+        """Callback for mirrors of step, level and watches, after each change of these."""
         self.gate = GateControl(
             record=ring.record, name=defs.name, status=ring.status.gate, step=lambda: self.step,
             facts=self._facts,
         )  # fmt: skip
         self.watches = NO_WATCHES
-        """What a person asked to look for (pardbg_agent.control.watches); replaced as a whole."""
+        """Watches that a person set (pardbg_agent.control.watches); replaced as a whole."""
         self.watches_changed: Callable[[], None] = lambda: None
-        """Called after that. Set by who tells other ranks what this one watches."""
+        """Callback after a change of the watches. Set by the code that tells other ranks."""
         self.usual = Medians()
-        """What ``watch slow`` compares with."""
+        """Medians that ``watch slow`` compares with."""
         self.context: Any = None
-        """What the hooks keep of it (hooks.context.Context), from their first call on."""
+        """State of the hooks (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
-        """Gives the optimizers that have stepped. Set by the hooks."""
+        """Returns the optimizers that have stepped. Set by the hooks."""
         self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.context's ``find``
         self.sender: Any = None
         self.starting = False
-        """In no group yet, and known before that (life.calls)."""
+        """Whether the rank is known but has not been in a group yet (life.calls)."""
         self.exiting: Call | None = None
-        """The main thread has ended: threads and exit handlers run."""
+        """Call for the exit after the main thread's end, while threads and exit handlers run."""
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
         self.spent = (0, 0)  # (ns, calls) of all hooks at the last step's end
@@ -118,12 +119,12 @@ class Core:
         self.num_over = 0  # steps in a row that were over it
 
     def set_rank(self, rank: int, world_size: int) -> None:
-        """The rank as its groups say it: ring header and PROCESS follow."""
+        """Set the rank from its groups: ring header and PROCESS follow."""
         self.defs.identify(rank=rank, world_size=world_size)
 
     def meet_again(self, rank: int, world_size: int) -> None:
-        """The rank as a further default group of this process says it. Another number, or another
-        world, is another life: what is recorded from here on is of that rank."""
+        """Set the rank from a further default group of this process. Another number, or another
+        world size, is another life: later records are of that rank."""
         who = self.identity
         if (who.rank, who.world_size) != (rank, world_size):
             since, now = self.ring.newest(), clock.now_ns()
@@ -133,13 +134,13 @@ class Core:
             )
 
     def computes_on(self, device: str, device_id: str = "") -> None:
-        """Say once that tensors of this rank are on a device: its times are the host's then.
-        ``device_id`` names it among all of the host's, if that is known."""
+        """Send once that tensors of this rank are on a device: its times are the host's then.
+        ``device_id`` identifies it among all of the host's devices, if known."""
         if self.identity.device == _HOST and device not in (_HOST, "meta"):
             self.defs.identify(device=device, device_id=device_id)
 
     def set_level(self, level: int, why: str = "") -> None:
-        """Switch the level, now; said in the definitions."""
+        """Switch the level now, and send it as a definition."""
         level = min(max(level, OFF), FULL)
         if level == self.level:
             return
@@ -154,10 +155,9 @@ class Core:
             self.defs.put(DefKind.NOTE, key="level", value=f"{LEVELS[level]}: {why}")
 
     def step_end(self, t1: int | None = None, n: int | None = None) -> None:
-        """A training step ended: its STEP record with the agent's cost in it; counts on.
+        """End a training step: write its STEP record with the agent's cost, and count on.
 
-        ``n``: the step's number, where the program says it.
-        """
+        ``n``: the step's number, if the program gives it."""
         t0, t1 = self.step_t0, clock.now_ns() if t1 is None else t1
         spent, calls = self.cost()
         cost, num_calls = max(0, spent - self.spent[0]), calls - self.spent[1]
@@ -187,7 +187,7 @@ class Core:
         return self.hook_ns + ns, self.hook_calls + calls
 
     def watch(self, watches: Watches) -> None:
-        """Look for these from now on."""
+        """Set the watches from now on."""
         self.watches = watches
         self.changed()
         self.guard.call("watches changed", self.watches_changed)
@@ -200,13 +200,13 @@ class Core:
             self.gate.stop(watch.number, took(f"step {step}", t1 - t0, slow))
 
     def refuse(self, call: str, why: str) -> None:
-        """An argument of one of the program's calls makes no sense: say so once, and go on."""
+        """Complain once about an invalid argument of a call by the program, and go on."""
         if call not in self._refused and len(self._refused) < MAX_REFUSED:
             self._refused.add(call)
             complain(f"{call}: {why}; left out")
 
     def explicit_step(self, n: Any) -> None:
-        """pardbg_agent.step(): the program itself says where steps end. It is a gate too."""
+        """End a step at pardbg_agent.step(), which bounds the program's steps. It is a gate too."""
         if n is not None and not isinstance(n, SupportsIndex):
             self.refuse("step(n)", f"{type(n).__name__} is not a whole number")
             n = None
@@ -220,8 +220,8 @@ class Core:
         self, name: str, place: tuple[int, int, int], t0: int, t1: int | None,
         failed: bool = False, on_device: Any = None,
     ) -> Any:  # fmt: skip
-        """pardbg_agent.span ended, or began (``t1`` None). ``place``: part, parts, chunk. Return
-        what it is on the device, which its end gets as ``on_device``."""
+        """Record the end of a pardbg_agent.span, or its begin (``t1`` None). ``place``: part,
+        parts, chunk. Return its span on the device, which the end gets as ``on_device``."""
         if not all(type(number) is int for number in place):
             self.refuse(f"span({str(name)[:40]!r})", "part, parts and chunk are whole numbers")
             place = (0, 0, -1)
@@ -242,7 +242,7 @@ class Core:
         return on_device
 
     def log(self, numbers: dict[str, Any]) -> None:
-        """pardbg_agent.log: one METRIC each."""
+        """Record a METRIC for each number of pardbg_agent.log."""
         t = clock.now_ns()
         known = {}
         for name, value in numbers.items():

@@ -1,10 +1,8 @@
-"""The one place both sides of pardbg read: record layout, status block, message kinds.
+"""Protocol between agent and hub: record layout, status block, message kinds.
 
-Standard library only. Every layout here is little-endian, fixed size and versioned; a reader
-skips what it does not know and counts it. ``docs/wire-protocol.md`` says the same in prose.
-
-Times are CLOCK_MONOTONIC nanoseconds of the rank's own host unless a name says otherwise.
-"""
+Standard library only. Every layout here is little-endian, fixed size and versioned; a reader skips
+unknown kinds and counts them. ``docs/wire-protocol.md`` describes the same in prose. Times are
+CLOCK_MONOTONIC nanoseconds of the rank's own host unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -14,37 +12,37 @@ import struct
 from typing import Final
 
 PROTOCOL_VERSION: Final = 1
-"""Bumped when a layout or the meaning of a field changes; new kinds alone do not bump it."""
+"""Version, bumped when a layout or a field's meaning changes; new kinds alone do not bump it."""
 
 ENV_RUN: Final = "PARDBG"
-"""Run directory. The agent does nothing at all unless this variable is set."""
+"""Variable with the run directory. The agent does nothing at all unless it is set."""
 ENV_LINES: Final = "PARDBG_LINES"
-"""Set where pardbg passes on what the job prints: Python writes it by lines, where it would only
-write full blocks."""
+"""Variable set where pardbg passes on the job's output: Python then writes it by lines, instead of
+full blocks."""
 ENV_LEVEL: Final = "PARDBG_LEVEL"
-"""``off``, ``summary`` or ``full`` (default)."""
+"""Variable with the level: ``off``, ``summary`` or ``full`` (default)."""
 ENV_TENSORS: Final = "PARDBG_TENSORS"
-"""Steps whose tensors are told as sketches, as in ``0-1``; unset: none."""
+"""Variable with the steps whose tensors are sent as sketches, as in ``0-1``; unset: none."""
 ENV_FULL: Final = "PARDBG_FULL"
-"""Names of tensors whose elements are told too, as in ``grad:blocks.*,head``; unset: none."""
+"""Variable with tensors whose elements are sent too, as in ``grad:blocks.*,head``; unset: none."""
 ENV_INIT_TO: Final = "PARDBG_INIT_TO"
-"""Folder that initial parameters are written to, …"""
+"""Variable with the folder that initial parameters are written to; unset: not written."""
 ENV_INIT_FROM: Final = "PARDBG_INIT_FROM"
-"""… or taken from; unset: neither."""
+"""Variable with the folder that initial parameters are read from; unset: not read."""
 ENV_INIT_NOISE: Final = "PARDBG_INIT_NOISE"
-"""Then they are moved by a rounding of this dtype; ``own``: of each one's; unset: not at all."""
+"""Variable with a dtype by whose rounding these move; ``own``: each one's; unset: not moved."""
 LAYOUT: Final = "_pardbg_layout"
-"""Attribute of a tensor: (shape of the whole, offset of this part), as the program says."""
+"""Attribute of a tensor: (shape of the whole, offset of this part), as the program declares."""
 SKETCH: Final = 256
-"""Numbers of a tensor's sketch."""
+"""Length of a tensor's sketch, in numbers."""
 MAX_ROWS: Final = 4096
-"""Rows of a step's inputs that a rank tells of."""
+"""Maximum rows of a step's inputs that a rank reports."""
 LEVELS: Final = ("off", "summary", "full")
-"""Sampling levels: how much a rank records, by number."""
+"""Names of sampling levels by number: how much a rank records."""
 REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 """Names of reductions, by the value of torch's RedOpType."""
 RUN_FILE: Final = "run.json"
-"""In the run directory: {"v", "run", "data", "ctrl", "pub", "ring_dir", "keys", ...}."""
+"""File in the run directory: {"v", "run", "data", "ctrl", "pub", "ring_dir", "keys", ...}."""
 
 # --------------------------------------------------------------------------- records
 
@@ -52,7 +50,7 @@ RECORD: Final = struct.Struct("<BBHIqqIIHhhhqqQ")
 """kind, lane, flags, name_id, t0_ns, t1_ns, step, seq, group_id, stage, microbatch, peer, a, b,
 index. The last field, index + 1, is the commit mark: 0 means the slot was never written."""
 RECORD_F: Final = struct.Struct("<BBHIqqIIHhhhdqQ")
-"""The same record with ``a`` as a float64; such a record has Flag.FLOAT set."""
+"""Layout of a record with ``a`` as a float64; such a record has Flag.FLOAT set."""
 RECORD_BYTES: Final = 64
 assert RECORD.size == RECORD_F.size == RECORD_BYTES
 
@@ -76,12 +74,12 @@ RECORD_FIELDS: Final = (
 """numpy dtype description of RECORD (``mark`` = index + 1)."""
 
 NONE: Final = -1
-"""No stage, microbatch or peer. 0 is a rank, a stage and a microbatch."""
+"""Value for no stage, microbatch or peer. 0 is a rank, a stage and a microbatch."""
 NO_GROUP: Final = 0xFFFF
 
 
 class Kind(enum.IntEnum):
-    """What a record is. Numbers are frozen: never reuse one."""
+    """Kind of a record. Numbers are frozen: never reuse one."""
 
     ACTION = 1
     """A pipeline compute action ran, t0..t1. name = F, B, I, W, UNSHARD, RESHARD or REDUCE_GRAD;
@@ -91,29 +89,29 @@ class Kind(enum.IntEnum):
     name = op definition; group, seq; peer (global rank) for p2p, root for rooted collectives;
     a = bytes in, b = bytes out; stage, microbatch where a pipeline labelled it."""
     OP_DONE = 3
-    """The op of the same (group, seq, P2P flag) completed: t0 = issue, t1 = completion.
-    The source of t1 is in the flags (DONE_*). a, b, peer as in OP_ISSUE; a receive from anybody
-    knows its peer here only."""
+    """The op of the same (group, seq, P2P flag) completed: t0 = issue, t1 = completion. The source
+    of t1 is in the flags (DONE_*). a, b, peer as in OP_ISSUE; a receive from any source has its
+    peer here only."""
     WAIT = 4
     """The host waited for an op, t0..t1 (Work.wait, wait_tensor). group, seq, P2P flag."""
     STEP = 5
     """A training step ended: t0..t1, step. a = agent's hook time in it (ns), b = hook calls."""
     PHASE = 6
-    """name = data, forward, backward, optimizer or pipeline (a schedule's step()); t0..t1. With
-    Flag.RECOMPUTE, inside a backward: name = recompute, a checkpointed region that runs again."""
+    """Phase: name = data, forward, backward, optimizer or pipeline (a schedule's step()); t0..t1.
+    With Flag.RECOMPUTE, inside a backward: name = recompute, a checkpointed region run again."""
     SPAN = 7
-    """A user's span (pardbg_agent.span), t0..t1, name. a = part, b = parts (from 1; 0: not said),
-    microbatch = chunk, where the program says them: step 2 of 6 of a ring, with its chunk."""
+    """A user's span (pardbg_agent.span), t0..t1, name. a = part, b = parts (from 1; 0: not given),
+    microbatch = chunk, if the program gives them: step 2 of 6 of a ring, with its chunk."""
     METRIC = 8
     """A number at t1: name (loss, lr, ...), a as float64 (Flag.FLOAT)."""
     MEMORY = 9
     """Bytes at t1: name = parameters, gradients, optimizer, activations, allocated, reserved or
     rss, or limit; a = bytes, b = peak bytes of the step (allocated, reserved: of the process).
-    stage where it belongs to one."""
+    stage, if they belong to one."""
     HELD = 10
-    """The rank was held at a gate, t0..t1. name = what came next; a = gate class (Gate)."""
+    """The rank was held at a gate, t0..t1. name = next event; a = gate class (Gate)."""
     LOST = 11
-    """a records were overwritten before they were sent (made by the reader, never in the ring)."""
+    """Overwritten before they were sent: a records (made by the reader, never in the ring)."""
     FSDP = 12
     """A sharded unit's unshard, wait unshard, reshard or reduce: t0..t1, name = unit and verb,
     a = bytes of the unit's parameters, b = bytes of all parameters that are whole here at t1."""
@@ -127,15 +125,15 @@ class Kind(enum.IntEnum):
     ``blocked``, kind of system call, file, place, in lines: the main thread stood there, or was
     seen a times more where the record before had seen it."""
     SPAN_BEGIN = 14
-    """The SPAN of the same name and t0 began: t0 = t1. Says what a rank is in before it ends.
-    a, b and microbatch as in SPAN."""
+    """The SPAN of the same name and t0 began: t0 = t1. Shows a rank's span before its end. a, b and
+    microbatch as in SPAN."""
     PART = 15
-    """a bytes of an all_to_all (group, seq, name as in its OP_ISSUE) go to peer, and b bytes are
-    expected from it. For groups of MAX_PARTS ranks at most; what a rank keeps, and parts of no
+    """Of an all_to_all (group, seq, name as in its OP_ISSUE), a bytes go to peer, and b bytes are
+    expected from it. For groups of MAX_PARTS ranks at most; a rank's own part, and parts of no
     bytes either way, have no record."""
     OP_SUM = 16
-    """Level summary: the ops of one kind that completed in a step, t0..t1. name = op definition;
-    group; P2P and SEND flags; seq = how many, a = bytes (the larger of in and out each),
+    """Sum at level summary: the ops of one kind that completed in a step, t0..t1. name = op
+    definition; group; P2P and SEND flags; seq = number, a = bytes (the larger of in and out each),
     b = ns from issue (on a device from its arrival) to completion, added up."""
 
     CALL_BEGIN = 17
@@ -143,28 +141,28 @@ class Kind(enum.IntEnum):
     Store.get … name = op definition (``reduce``: what it was called with); group (its backend is
     CALLS), seq: calls on one group are made by all its members, in order."""
     CALL = 18
-    """... and is over, t0..t1."""
+    """The call of a CALL_BEGIN ended, t0..t1."""
     DEVICE = 19
-    """What the host issued ran on the device, t0..t1 on the host's clock. The lane says what: COMM
-    an op (t0: its arrival), or of no group an FSDP; COMPUTE an action, PHASE, STEP, USER a SPAN;
-    name, flags, group, seq, stage, microbatch and peer as in that record. a = the host's lead: t0
-    less its issue; b = error of t0 and t1."""
+    """Work that the host issued ran on the device, t0..t1 on the host's clock. The lane tells its
+    kind: COMM an op (t0: its arrival), or without a group an FSDP; COMPUTE an action, PHASE, STEP,
+    USER a SPAN; name, flags, group, seq, stage, microbatch and peer as in that record. a = the
+    host's lead: t0 less its issue; b = error of t0 and t1."""
     DEVICE_BEGIN = 20
-    """The op of such a DEVICE to come has arrived, t0 = t1; only where it is not soon over."""
+    """The op of a later DEVICE record has arrived, t0 = t1; only if it does not end soon."""
 
 
 CALLS: Final = "calls"
-"""Backend of groups that are no process groups: they number the CALLs of their ranks. The key of
+"""Backend of groups that are not process groups: they number the CALLs of their ranks. The key of
 each begins with it."""
 START_UP: Final = "start-up"
 """Phase of a rank that has not been in a group."""
 BLOCKED: Final = "blocked\n"
-"""Names that begin so say what a rank's main thread waits in."""
+"""Begin of names that tell the call in which a rank's main thread waits."""
 MAX_PARTS: Final = 64
 
 
 class Lane(enum.IntEnum):
-    """Where a record is drawn."""
+    """Timeline lane on which a record is drawn."""
 
     STEP = 0
     PHASE = 1
@@ -204,7 +202,7 @@ class Flag(enum.IntFlag):
     PACED = 2048
     """Compute that a recipe paces with sleeps."""
     OTHER_THREAD = 4096
-    """Flag of an issue: by a Python thread that is not the main one (its name: NOTE_THREAD)."""
+    """Issued by a Python thread that is not the main one (its name: NOTE_THREAD)."""
     DEVICE = 8192
     """Times are of the launch on the host: a DEVICE record with the same lane, whose t0 less its
     lead is this t0, says when it ran. Of an OP_DONE without DONE_DEVICE: none will come."""
@@ -224,21 +222,21 @@ STATUS_NOW: Final = struct.Struct("<qIIhhiq")
 STATUS_OP_OFFSET: Final = 1088
 STATUS_OP: Final = struct.Struct("<IIHhIqI4xqq")
 """op name_id (0: no op open), seq, group_id, peer, flags, since_ns, number of open ops, bytes in,
-bytes out. Of the oldest open op."""
+bytes out; for the oldest open op."""
 STATUS_GATE_OFFSET: Final = 1152
 STATUS_GATE: Final = struct.Struct("<IIq")
-"""gate class the rank is held at (0: not held), name_id of what comes next, since_ns."""
+"""gate class the rank is held at (0: not held), name_id of the next event, since_ns."""
 STATUS_HEALTH_OFFSET: Final = 1216
 STATUS_HEALTH: Final = struct.Struct("<qQQIIQ")
-"""heartbeat_ns of the agent's thread, records sent, records dropped, hook errors, level,
-hook time in all (ns). Written by the agent's thread only."""
+"""heartbeat_ns of the agent's thread, records sent, records dropped, hook errors, level, hook time
+in all (ns). Written by the agent's thread only."""
 STATUS_DEVICE_OFFSET: Final = 1280
 STATUS_DEVICE: Final = struct.Struct("<qqqQ")
 """How far the host was ahead of the device when it issued what the device reached last (ns), when
 that was (host's clock; 0: never), error of the newest anchor of both clocks (-1: there is none),
 number of spans without times. Written by the agent's thread only."""
 STATUS_NEWEST_OFFSET: Final = 1344
-"""STATUS_OP of the op that was issued last while others were open."""
+"""Offset of a STATUS_OP for the op that was issued last while others were open."""
 BEAT_NS: Final = 200_000_000
 """Maximum time between two heartbeats of an agent whose thread gets the GIL."""
 
@@ -246,17 +244,17 @@ BEAT_NS: Final = 200_000_000
 
 FRAME: Final = struct.Struct("<HHIQQq")
 """Head of a records payload: version, flags, count, index of the first, dropped so far, sent_ns.
-Then ``count`` records, as they lay in the ring."""
+Then ``count`` records, as in the ring."""
 FRAME_SALVAGED: Final = 1
 """FRAME flag: the hub read these records from the ring of a process that had ended."""
 FRAME_OLDEST: Final = 2
-"""FRAME flag: the ring has nothing older than these that the hub asked for. The first batch of a
-process has it, and the first after each WELCOME of another hub."""
+"""FRAME flag: the ring has no older records that the hub asked for. Set on the first batch of a
+process, and on the first after each Welcome of another hub."""
 
 
 class Key(bytes, enum.Enum):
     """First byte of a message's first frame; the rest of that frame is the process id
-    (``epoch.host.pid``) or empty for what the hub itself says."""
+    (``epoch.host.pid``) or empty for the hub's own messages."""
 
     RECORDS = b"R"
     """FRAME + records. From an agent."""
@@ -267,7 +265,7 @@ class Key(bytes, enum.Enum):
     CONTROL = b"C"
     """{"n", "t_ns", "event", ...}: control actions, leases, cuts, the audit trail. Hub."""
     STATE = b"S"
-    """{"n", "t_ns", "ranks": {proc: RankState}}: where each rank is now, some times a second."""
+    """{"n", "t_ns", "ranks": {proc: RankState}}: state of each rank, a few times a second. Hub."""
 
 
 class DefKind(str, enum.Enum):
@@ -357,14 +355,14 @@ class DefKind(str, enum.Enum):
 
 
 NOTE_LEAVING: Final = "leaving"
-"""Key of the NOTE of a process whose main thread has ended. Its end is then no kill, even
+"""Key of the NOTE of a process whose main thread has ended. Its end is then not a kill, even
 without BYE (forked children leave by os._exit). The value is the process; besides, "t_ns"."""
 NOTE_THREAD: Final = "thread"
 """Key of the NOTE of a thread, not the main one, that issues ops. The value is its name."""
 TASK_OF: Final = "asyncio task "
-"""Begin of an EXCEPTION's ``thread`` that a task of asyncio has; its coroutine's name follows."""
+"""Prefix of an EXCEPTION's ``thread`` for an asyncio task; its coroutine's name follows."""
 NOTE_ATTACHED: Final = "attached"
-"""Note of a process that was there before the run (``pardbg attach --agent``)."""
+"""Key of the NOTE of a process that began before the run (``pardbg attach --agent``)."""
 NOTE_RPC: Final = "rpc"
 """Key of the NOTE of a process that is a worker of torch.distributed.rpc. The value is its name."""
 
@@ -382,11 +380,11 @@ class Gate(enum.IntFlag):
     OPTIMIZER = 32
     BREAK = 64
     EXCEPTION = 128
-    """A thread holds its uncaught exception. In no mask: no permit lets it pass, only RUN or the
-    lease's end, since what comes next is its death. Only where run.json has "on_exception_s"."""
+    """A thread is held at its uncaught exception. In no mask: no permit lets it pass, only RUN or
+    the lease's end, since its next event is its death. Only where run.json has "on_exception_s"."""
     INSIDE = 256
-    """Beside an op's own: the op is part of a pipeline action that has begun. A permit whose
-    ``stop`` does not have it lets such ops pass, so an action runs to its end."""
+    """Set beside an op's own gate: the op is part of a pipeline action that has begun. A permit
+    without it in ``stop`` lets such ops pass, so an action runs to its end."""
 
 
 GATE_OPS: Final = Gate.SEND | Gate.RECV | Gate.COLLECTIVE
@@ -395,25 +393,25 @@ GATE_ALL: Final = (
 )  # fmt: skip
 
 LEASE_NS: Final = 10_000_000_000
-"""Time ranks stay held without a renewal by the one who holds them."""
+"""Time, in ns, that ranks stay held without a renewal by the holder."""
 
 
 EXPR_NUMBERS: Final = frozenset(
     ("rank", "local_rank", "step", "stage", "mb", "seq", "bytes", "peer", "loss")
 )
 EXPR_TEXTS: Final = frozenset(("op", "action", "pg", "axis", "dtype", "host", "name", "module"))
-"""Fields that a breakpoint's condition may ask for, by type. ``stage``, ``mb`` and ``action`` are a
-pipeline action's (of p2p ops too), ``op`` to ``peer`` an op's, ``name`` that of
-pardbg_agent.breakpoint, ``module`` that of a module whose forward ended (``action`` F) or the
-gradient of whose output came (B)."""
+"""Fields of a breakpoint's condition, by type. ``stage``, ``mb`` and ``action`` are a pipeline
+action's (of p2p ops too), ``op`` to ``peer`` an op's, ``name`` that of pardbg_agent.breakpoint,
+``module`` that of a module whose forward ended (``action`` F) or whose output's gradient came
+(B)."""
 EXPR_MAX_NODES: Final = 100
 EXPR_MAX_DEPTH: Final = 16
 MAX_BREAKS: Final = 64
-"""Breakpoints of one rank, and watches."""
+"""Maximum number of breakpoints of one rank, and of watches."""
 WATCH_KINDS: Final = ("nan", "mismatch", "slow", "skew", "memory", "diverge")
 """Kinds of watches. Limits: ``slow`` times the median, ``skew`` ns, ``memory`` bytes."""
 
 
 def address(name: str) -> bytes:
-    """Return a DEALER identity that nobody else can claim: the name, and a secret."""
+    """Return a DEALER identity that no other process can claim: the name, and a secret."""
     return f"{name}/{os.urandom(16).hex()}".encode("ascii")

@@ -1,5 +1,5 @@
-"""Numbers as people read them, inside a rank: what its messages need of ``pardbg/words.py``, which
-has these from here."""
+"""Numbers as text, inside a rank: the part of ``pardbg/words.py`` that its messages need, and that
+``pardbg/words.py`` has from here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_TERMS: Final = 8
-"""Terms of a rank set that a sentence spells out."""
+"""Maximum number of terms of a rank set that a sentence spells out."""
 LARGEST: Final = (1 << 63) - 1
 
 
@@ -26,7 +26,7 @@ def duration(ns: float) -> str:
 
 
 def binary_size(num_bytes: float) -> str:
-    """Return an amount of memory as ``2.1 GiB``; it is not negative."""
+    """Return an amount of memory, which is not negative, as ``2.1 GiB``."""
     return scaled(num_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
@@ -36,7 +36,7 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def scaled(value: float, base: float, units: Sequence[str]) -> str:
-    """Return ``value``, which is not negative, in the largest of ``units`` that leaves a one."""
+    """Return ``value``, not negative, in the largest of ``units`` in which it is at least 1."""
     at = 0
     while value >= base * 0.9995 and at < len(units) - 1:
         value /= base
@@ -45,18 +45,17 @@ def scaled(value: float, base: float, units: Sequence[str]) -> str:
 
 
 def short(value: float) -> str:
-    """Return three significant digits, ``1.24``, ``12.0``, ``124``; a whole number has no more than
-    it has: ``2`` of a limit of 2 s, ``2.00`` of what was measured as about that."""
+    """Return three significant digits, ``1.24``, ``12.0``, ``124``; a whole number without added
+    digits: ``2`` for a limit of 2 s, ``2.00`` for a measured value of about that."""
     if value >= 99.95 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.{1 if value >= 9.995 else 2}f}"
 
 
 def rank_set(ranks: Iterable[int], dash: str = "–", most: int | None = None) -> str:
-    """Return ``0–3,7``; ``dash="-"`` for what a script reads or a person types.
+    """Return ``0–3,7``; ``dash="-"`` for scripts and typed text.
 
-    ``most``: terms that are spelled out; more end in ``…`` and the number of ranks.
-    """
+    ``most``: terms that are spelled out; more end in ``…`` and the number of ranks."""
     known, runs = sorted(set(ranks)), list[list[int]]()
     for rank in known:
         if runs and rank == runs[-1][-1] + 1:
@@ -69,7 +68,7 @@ def rank_set(ranks: Iterable[int], dash: str = "–", most: int | None = None) -
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ``rank 3``, ``ranks 0–2``; of very many the first ones and how many they are."""
+    """Return ``rank 3``, ``ranks 0–2``; for very many the first ones and their number."""
     known = set(ranks)
     if not known:
         return "no rank"
@@ -88,7 +87,7 @@ def whole(text: object, largest: int = LARGEST) -> int | None:
 
 
 def times_median(ns: int, usual: tuple[int, int]) -> str:
-    """Return ``12.5 × the median 25 ms of 32``; ``usual`` is the median in ns and of how many."""
+    """Return ``12.5 × the median 25 ms of 32``; ``usual``: (median in ns, number of samples)."""
     median, samples = usual
     return f"{short(ns / max(median, 1))} × the median {duration(median)} of {samples}"
 

@@ -1,8 +1,7 @@
-"""What ranks must agree on before an op is issued, and the message about one that does not.
+"""Rules that ranks' ops must agree on before issue, and the message about a rank that differs.
 
-Pure: posts in, text out. The rules are those of the analysis' verdicts (op, root,
-dtype, size, in this order), with one more: what a rank does not know disagrees with nothing.
-"""
+Pure: posts in, text out. The rules are those of the analysis' verdicts (op, root, dtype, size, in
+this order), with one more: a fact that a rank does not know disagrees with nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pardbg_agent.words import duration, ranks_text
 
 
 def differs(mine: Post, other: Post) -> str:
-    """Return what two ranks differ in: ``op``, ``root``, ``dtype``, ``size``; empty: not known."""
+    """Return how two ranks differ: ``op``, ``root``, ``dtype``, ``size``; empty: not known to."""
     if mine.op != other.op:
         return "op"
     if mine.reduce != other.reduce and min(mine.reduce, other.reduce) >= 0:
@@ -35,11 +34,10 @@ def differs(mine: Post, other: Post) -> str:
 def verdict(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
     """Return the message about this rank if its op differs from the others'; empty if it does not.
 
-    A rank is held if it comes with another op to one that a rank is in, or about to issue: the two
-    must not meet, whichever is right. A held rank meets no other, so those that come after it may
-    join the ones they agree with. ``members``: how many ranks the
-    group has. ``where``: ``dp #42``.
-    """
+    A rank is held if its op differs from one that another rank is in, or about to issue: the two
+    must not meet, whichever is right. A held rank meets no other, so ranks that come after it may
+    join the ranks they agree with. ``members``: number of ranks in the group. ``where``: ``dp
+    #42``."""
     apart = [post for post in others.values() if differs(mine, post)]
     if not apart:
         return _shares(mine, others, members, where) if mine.op == "all_gather" else ""
@@ -56,7 +54,7 @@ def verdict(mine: Post, others: Mapping[int, Post], members: int, where: str) ->
 
 
 def _shares(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
-    """all_gather: shares may differ if they add up. Only all of them can tell: the last to come."""
+    """Return the message about all_gather shares that do not add up, if this rank is the last."""
     whole = {mine.rank: mine, **others}
     if len(whole) != members or len({post.in_bytes for post in whole.values()}) == 1:
         return ""
@@ -82,7 +80,7 @@ def _largest(apart: Iterable[Post]) -> list[int]:
 
 
 def pair(mine: Post, other: Post, peer: int) -> str:
-    """Return how a send and its receive differ in bytes or dtype; empty: not. ``mine`` is later."""
+    """Return how a send and its receive differ in bytes or dtype, else empty; ``mine`` is later."""
     other_dtype = bool(mine.dtype and other.dtype and mine.dtype != other.dtype)
     if mine.in_bytes == other.in_bytes and not other_dtype:
         return ""
@@ -103,7 +101,7 @@ def words(post: Post, with_reduce: bool) -> str:
 
 
 def tensor(post: Post) -> str:
-    """Return text like ``float32[4, 2]``; of several tensors how many, if the bytes tell it."""
+    """Return text like ``float32[4, 2]``, with the number of tensors if there are several."""
     if not post.dtype:
         return ""
     several = f"×{post.tensors}" if post.tensors > 1 else "" if post.tensors else " and more"
@@ -111,7 +109,7 @@ def tensor(post: Post) -> str:
 
 
 def _in_bytes(mine: Post, theirs: Post) -> str:
-    """The numbers, where the shapes do not show what differs."""
+    """Return the numbers of bytes, where the shapes do not show the difference."""
     if tensor(mine) != tensor(theirs) or differs(mine, theirs) != "size":
         return ""
     here, there = (max(post.in_bytes, post.out_bytes) for post in (mine, theirs))
@@ -121,8 +119,8 @@ def _in_bytes(mine: Post, theirs: Post) -> str:
 def late(
     mine: Post, others: Mapping[int, Post], limit_ns: float, where: str, since_ns: int = 0
 ) -> str:
-    """Return how long the first rank has waited for this one, the last, if above the limit. Waiting
-    counts from ``since_ns`` at the earliest."""
+    """Return the message about this last rank's lateness, if the first rank has waited above the
+    limit. Waiting counts from ``since_ns`` at the earliest."""
     if not others:
         return ""
     first = min(others.values(), key=lambda post: (post.t_ns, post.rank))
@@ -136,7 +134,7 @@ def late(
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[list[int], list[int]]:
-    """Return (ranks that say something else than most, the others); both empty: no majority."""
+    """Return (ranks that differ from the majority, the majority); both empty: no majority."""
     sides: dict[object, list[int]] = {}
     for rank in sorted(values):
         sides.setdefault(values[rank], []).append(rank)

@@ -1,5 +1,5 @@
-"""Where the tasks of an asyncio loop stand that has nothing to run: their awaits are in no thread's
-stack. Reads frames of coroutines; runs nothing of the program."""
+"""Await points of the tasks of an idle asyncio loop: their awaits are in no thread's stack. Reads
+frames of coroutines; runs nothing of the program."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pardbg_agent.wire import TASK_OF
 _LOOP: Final = "/asyncio/base_events.py"
 _RUNNER: Final = "/asyncio/runners.py"
 _DEPTH: Final = 8
-"""Frames from the loop's turn to its caller's ``run_until_complete``."""
+"""Maximum frames from the loop's turn to its caller's ``run_until_complete``."""
 _MAX_TASKS: Final = 16
 _MAX_AWAITS: Final = 64
 
 
 def awaited(frame: FrameType | None) -> list[Frame]:
-    """Return the frames that the main task of a thread's loop awaits in, outermost first; empty
-    where a task runs, or the thread runs no loop of asyncio's."""
+    """Return the frames that the main task of a thread's loop awaits in, outermost first; empty if
+    a task runs, or the thread runs no asyncio loop."""
     return _awaits(_loop(frame)[1])
 
 
 def other_tasks(frame: FrameType | None) -> list[tuple[str, list[Frame]]]:
-    """Return (name, awaits) of the tasks of a thread's loop that its main one does not wait for; of
-    several at one place one."""
+    """Return (name, awaits) of the tasks of a thread's loop that its main task does not wait for;
+    one of several tasks at the same place."""
     loop, main = _loop(frame)
     tasks = sys.modules.get("asyncio.tasks")
     if loop is None or tasks is None:
@@ -44,7 +44,7 @@ def other_tasks(frame: FrameType | None) -> list[tuple[str, list[Frame]]]:
 
 
 def _loop(frame: FrameType | None) -> tuple[Any, Any]:
-    """Return (a thread's loop, the task that it runs for); None: it runs none, or runs for ever."""
+    """Return (a thread's loop, the task that it runs for); None: no loop, or no end of the loop."""
     turn = None if frame is None else frame.f_back
     if frame is None or turn is None:
         return None, None
@@ -69,7 +69,7 @@ def _kinds(tasks: Any) -> tuple[Any, ...]:
 
 
 def _awaits(task: Any) -> list[Frame]:
-    """Follow a task, and the task that it waits for, as long as they are asyncio's own."""
+    """Return the frames of a task and of the tasks it waits for, if they are asyncio's own."""
     tasks, out = sys.modules.get("asyncio.tasks"), list[Frame]()
     for _ in range(_MAX_TASKS):
         if type(task) not in _kinds(tasks) or task.done():

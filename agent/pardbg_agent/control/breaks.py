@@ -1,13 +1,10 @@
-"""Breakpoints of this rank: conditions on what comes next, evaluated before each gate.
+"""Breakpoints of this rank: conditions on the next op or action, evaluated before each gate.
 
 The hub sends a tree of known nodes (pardbg.control.language.expr makes it of text). It is compiled
 to closures; nothing is evaluated as code. An unknown field (a collective has no stage) is None and
-makes a comparison None: no match, not even under ``not``.
-
-Runs on the training's threads: no lock, and one look-up in a table of each field that breakpoints
-of the gate's class want equal to something, before anything else (ten that do not match cost
-about 1 us).
-"""
+makes a comparison None: no match, not even under ``not``. Runs on the training's threads: no lock,
+and one look-up in a table of each field that breakpoints of the gate's class compare for equality,
+before anything else (ten that do not match cost about 1 us)."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ _MAX_TEXT: Final = 80
 EVENT_FIELDS: Final = frozenset(
     ("op", "action", "pg", "axis", "dtype", "name", "module", "stage", "mb", "seq", "bytes", "peer")
 )
-"""Fields of what comes next, which another gate of the same step has differently."""
+"""Fields of the next op or action, which differ between the gates of a step."""
 
 
 class BadTree(ValueError):
-    """Not a condition that this agent knows."""
+    """Condition that this agent does not know."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,17 +43,17 @@ class Break:
     number: int
     gates: int
     equal: tuple[tuple[str, Any], ...]
-    """Fields that must have these values, the telling ones first: the first of them is looked up
-    before ``matches`` is asked."""
+    """Fields that must have these values, most selective first: the first one is looked up before
+    ``matches`` is evaluated."""
     matches: Evaluate
     ignore: int
-    """Matches still to be let pass."""
+    """Matches still to be skipped."""
     ignore_asked: int
     once: bool
     per_step: bool
-    """It asks for nothing that changes from gate to gate: it can match once in a step."""
+    """Whether no field of the condition changes from gate to gate: it can match once in a step."""
     of_module: bool
-    """It asks for a module: modules are hooked for it."""
+    """Whether the condition names a module: modules are hooked for it."""
     hits: int = 0
     step: int = -1
     """Step of the last match."""
@@ -67,18 +64,18 @@ Wanted = tuple[tuple[str, dict[Any, tuple[tuple[int, Break], ...]]], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """The breakpoints of one class of gates, by the first thing that must be equal."""
+    """Breakpoints of one class of gates, by the first field that must be equal."""
 
     wanted: Wanted
     """(field, value -> breakpoints with their places in the list)."""
     always: tuple[tuple[int, Break], ...]
-    """Those without such a thing."""
+    """Breakpoints without such a field."""
     base: bool
-    """They ask first for what any gate knows (the step), not for what comes next."""
+    """Whether their first fields are known at any gate (the step), not only from the next op."""
 
 
 class Breaks:
-    """All breakpoints of the rank; replaced as a whole by each BREAKS message."""
+    """All breakpoints of the rank; replaced as a whole by each SetBreaks message."""
 
     def __init__(self, breaks: Sequence[Break]) -> None:
         self._by_gate = {
@@ -93,8 +90,8 @@ class Breaks:
     def first_hit(
         self, gate: int, facts: Callable[[], Facts] | None, base: Callable[[], Facts] = dict
     ) -> Break | None:
-        """Return the first breakpoint that matches what comes next and is not ignored.
-        ``facts``: what comes next; ``base``: what is known at any gate, asked only if needed."""
+        """Return the first breakpoint that matches the next op or action and is not ignored.
+        ``facts`` returns its fields; ``base`` those known at any gate, called only if needed."""
         table = self._by_gate.get(gate)
         if table is None:
             return None
@@ -109,7 +106,7 @@ class Breaks:
         return _first_of(likely, known if table.base else {**base(), **known}) if likely else None
 
     def hits(self) -> dict[int, int]:
-        """number -> matches so far, of those that matched."""
+        """Return number -> matches so far, for breakpoints with matches."""
         return {one.number: one.hits for one in self._all if one.hits}
 
     def keep_counts(self, old: Breaks) -> None:
@@ -211,7 +208,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _equalities(tree: Any) -> list[tuple[str, Any]]:
-    """Every ``field == constant`` without which the (well-formed) condition is not true."""
+    """Return every ``field == constant`` that a (well-formed) condition requires."""
     if tree[0] == "and":
         return _equalities(tree[1]) + _equalities(tree[2])
     if tree[0] == "==":
@@ -222,8 +219,8 @@ def _equalities(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _telling(equality: tuple[str, Any]) -> int:
-    """Numbers tell more gates apart than words, and what comes next more than what is so for long:
-    look at them first."""
+    """Return the sort key of an equality, most selective first: numbers tell more gates apart than
+    words, and fields of the next op more than those that stay for long."""
     name = equality[0]
     return 2 if name not in EXPR_NUMBERS else 0 if name in EVENT_FIELDS else 1
 
@@ -249,7 +246,7 @@ def _one(function: Callable[[Any], Any], below: Evaluate) -> Evaluate:
 
 
 def _joined(decides: bool, left: Evaluate, right: Evaluate) -> Evaluate:
-    """``or`` (True decides) and ``and`` (False does); None is not known."""
+    """Return ``or`` (True decides) or ``and`` (False decides); None means unknown."""
 
     def evaluate(facts: Facts) -> Any:
         value = left(facts)

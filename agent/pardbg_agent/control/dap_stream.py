@@ -1,9 +1,8 @@
-"""The bytes between a DAP client and the debugger in this process.
+"""Relay of bytes between a DAP client and the debugger in this process.
 
 They pass through the agent for three reasons: a port on loopback is open to every user of the
 machine, and the debugger runs code; a client may ask to end the program, which a held rank must
-survive; and whoever dies at either end, the other must be told.
-"""
+survive; and when either end dies, the other must be told."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
 LOOK_S: Final = 0.1
-"""Longest time until an end is noticed."""
+"""Maximum time, in s, until a closed end is noticed."""
 STUCK_S: Final = 5.0
-"""An end that takes nothing for so long is given up."""
+"""Time in s without progress after which an end is given up."""
 BYE_S: Final = 2.0
-"""A client that has detached may read its answer for so long."""
+"""Time in s that a detached client has to read its answer."""
 MAX_MESSAGE: Final = 16 << 20
 _HEAD: Final = b"Content-Length:"
 _ENDS: Final = ("disconnect", "terminate")
@@ -33,7 +32,7 @@ def listener() -> socket.socket:
 
 
 def is_ours(peer: socket.socket) -> bool:
-    """Return whether a loopback peer is a process of this user or root; False: not known."""
+    """Return whether a loopback peer is a process of this user or root; False if unknown."""
     ends = [f"0100007F:{name[1]:04X}" for name in (peer.getpeername(), peer.getsockname())]
     try:
         with open("/proc/net/tcp", encoding="ascii") as table:
@@ -46,15 +45,15 @@ def is_ours(peer: socket.socket) -> bool:
 
 
 class FromClient:
-    """The client's messages, but that one which would end the program detaches instead."""
+    """Client's messages, of which one that would end the program detaches instead."""
 
     def __init__(self) -> None:
         self.leaves = False
-        """The client has detached."""
+        """Whether the client has detached."""
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the whole messages that ``data`` ends. Raises ValueError: this is no DAP."""
+        """Return the messages that ``data`` completes. Raises ValueError if this is not DAP."""
         self._rest += data
         out = b""
         while (found := self._message()) is not None:
@@ -89,7 +88,7 @@ def carry(
     client: socket.socket, debugger: socket.socket, over: threading.Event, leave: Callable[[], None]
 ) -> None:
     """Carry bytes both ways until one end is gone, the client has detached or ``over`` is set.
-    ``leave`` is called at either of the first two, before the debugger hears of it."""
+    ``leave`` is called in the first two cases, before the debugger is told."""
     said, left_s = FromClient(), BYE_S
     with selectors.DefaultSelector() as both:  # no select(): a rank may have many files open
         for end in (client, debugger):

@@ -1,16 +1,14 @@
-"""A DAP client (VS Code and others) in a held rank: debugpy, which is the program's own to have, on
-loopback in this process.
+"""DAP client (VS Code and others) in a held rank: debugpy, which the program must have installed,
+on loopback in this process.
 
 [Note: a led rank] The held thread stays at its gate until a client has come and is configured. Then
 it stands in the debugger, at the program's frame: nothing has moved yet. The client's first step
-lets it out; from then on it is *led*: it passes gates, and stops where its client says. The hub has
-others follow as far as its ops need them. The end comes from the client (it detaches or dies) or
-from the hold (``continue``, its lease, a peer's timeout that is near): the connection closes,
-debugpy lets the thread go, and its next gate is as the hub has left it.
-
-debugpy is used below its public face (pydevd) for what that has no words for: to stop at a frame
-further out, to trace one thread alone, and to leave no trace function behind.
-"""
+lets it out; from then on it is *led*: it passes gates, and stops where its client stops it. The hub
+has other ranks follow as far as its ops need them. The end comes from the client (it detaches or
+dies) or from the hold (``continue``, its lease, a peer's timeout that is near): the connection
+closes, debugpy lets the thread go, and its next gate is as the hub has left it. debugpy is used
+below its public API (pydevd) where that lacks a call: to stop at a frame further out, to trace one
+thread alone, and to leave no trace function behind."""
 
 from __future__ import annotations
 
@@ -32,22 +30,22 @@ from pardbg_agent.control.gate import GateControl
 from pardbg_agent.life.own_frames import OWN
 
 ENTER_S: Final = 10.0
-"""Longest time from a client's coming to debugpy's answer."""
+"""Maximum time from a client's coming to debugpy's answer, in s."""
 CONFIGURED_S: Final = 0.01
-"""Time between two looks whether the client is configured."""
+"""Interval between checks whether the client is configured, in s."""
 _SUSPENDED: Final = 2
 """pydevd's STATE_SUSPEND."""
 _SET_BREAK: Final = 111
-"""pydevd's CMD_SET_BREAK: the client is told of a breakpoint."""
+"""pydevd's CMD_SET_BREAK: the client is shown a breakpoint."""
 
 
 class Debugger(threading.Thread):
-    """One client, once: from its port to its end."""
+    """Debugging session of one client, from the opening of its port to its end."""
 
     def __init__(self, gate: GateControl, before: Debugger | None = None) -> None:
         super().__init__(name="pardbg debugger", daemon=True)
         self._agents = (self, threading.current_thread())
-        """Threads that debugpy is to leave alone: it would stop them with the others."""
+        """Threads that debugpy must leave alone: it would stop them with the others."""
         self._mark(True)
         self.since_ns = 0
         self._gate, self._before, self._over = gate, before, threading.Event()
@@ -64,27 +62,27 @@ class Debugger(threading.Thread):
 
     @property
     def waits(self) -> bool:
-        """Return whether it is not over."""
+        """Return whether the session is not over."""
         return self.is_alive() and not self._over.is_set()
 
     @property
     def leads(self) -> int:
-        """Ident of the led thread; 0: none is led."""
+        """Return the ident of the led thread; 0: none is led."""
         return (self._led.ident or 0) if self._led is not None else 0
 
     def stands(self) -> bool:
-        """Return whether the led thread stands still in the debugger."""
+        """Return whether the led thread is stopped in the debugger."""
         info = getattr(self._led, "additional_info", None)
         return getattr(info, "pydev_state", 0) == _SUSPENDED and not self._over.is_set()
 
     def end(self) -> None:
-        """Have the client go; what it led runs on. Returns at once."""
+        """Disconnect the client; the led thread runs on. Returns at once."""
         self._over.set()
 
     # -- its own thread
 
     def run(self) -> None:
-        """Wait for a client, and carry what it says to debugpy and back."""
+        """Wait for a client, and relay its messages to debugpy and back."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if self._before is not None:
             self._before.join()  # its end takes what this one would set up
@@ -125,12 +123,12 @@ class Debugger(threading.Thread):
             carry(client, debugger, self._over, self._leave)
 
     def _leave(self) -> None:
-        """The rank's next gate is as the hub has left it."""
+        """End the lead: the rank's next gate is as the hub has left it."""
         self._over.set()
         self._gate.lead_no_more(self)
 
     def _untrace(self) -> None:
-        """Take debugpy's trace functions away, which slow every call down."""
+        """Remove debugpy's trace functions, which slow every call down."""
         import pydevd
         import pydevd_tracing
         from _pydevd_bundle import pydevd_constants
@@ -142,7 +140,7 @@ class Debugger(threading.Thread):
             pydevd_tracing.set_trace_to_threads(self._off, create_dummy_thread=False)
 
     def _off(self, frame: FrameType | None, *_: object) -> None:
-        """A thread's next call brings it here: the last one that is traced."""
+        """Remove the tracing of a thread, at its next call: the last one that is traced."""
         led = threading.get_ident() == self.leads
         _settrace(self._trace_before if led else None)
         while frame is not None:
@@ -153,7 +151,7 @@ class Debugger(threading.Thread):
 
     def _enter(self, port: int, innermost: evaluate.From) -> None:
         """Connect debugpy, wait for the client to be ready, and stand at the program's frame until
-        it wants to go on."""
+        the client goes on."""
         place = evaluate.pick(innermost, 0)
         if place is None or isinstance(innermost, TracebackType):
             self._over.set()
@@ -206,9 +204,9 @@ class Debugger(threading.Thread):
 # for ever, or at a lock of theirs on the way there. So nothing is traced while it is forked.
 
 _leading: Debugger | None = None
-"""The newest that had a client come."""
+"""Newest debugger that had a client."""
 _settrace: Final = sys.settrace
-"""Python's own; debugpy puts another in its place."""
+"""Python's own sys.settrace, which debugpy replaces."""
 _traced: Any = None
 
 
@@ -242,7 +240,7 @@ def _in_child() -> None:
 
 
 def _forget_client() -> None:
-    """What debugpy keeps of this thread from an earlier client would have it stop, or not stop."""
+    """Drop debugpy's state of this thread from an earlier client, which would be wrong now."""
     from _pydevd_bundle.pydevd_constants import PYDEVD_USE_SYS_MONITORING
 
     threading.current_thread().additional_info = None  # type: ignore[attr-defined]
@@ -254,8 +252,8 @@ def _forget_client() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """debugpy writes about Python's frozen modules to the job's stderr, unless this is set while it
-    is imported."""
+    """Silence debugpy's warning about Python's frozen modules, on the job's stderr, during its
+    import."""
     name = "PYDEVD_DISABLE_FILE_VALIDATION"
     had = name in os.environ
     os.environ.setdefault(name, "1")

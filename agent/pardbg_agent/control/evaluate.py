@@ -1,10 +1,9 @@
-"""Looking into a held rank: expressions and statements in the frame where its thread is held, or,
-if it is held at an exception, in the frames that the exception has left behind.
+"""Evaluation in a held rank: expressions and statements in the frame where its thread is held, or,
+if it is held at an exception, in the frames of that exception's traceback.
 
 This runs code that a person typed, in the training's own thread, so it exists only where the job
-was started with ``--allow-eval`` and only while the rank is held at a gate. Everything that comes
-out is text of bounded size; nothing is sent as an object.
-"""
+was started with ``--allow-eval`` and only while the rank is held at a gate. All output is text of
+bounded size; nothing is sent as an object."""
 
 from __future__ import annotations
 
@@ -30,43 +29,43 @@ from pardbg_agent.tables.code_files import in_reach
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash")
 MOST_PRINTED: Final = 16
-"""Elements of a tensor that ``p`` prints; ``pp`` prints any, as torch does."""
+"""Maximum elements of a tensor that ``p`` prints; ``pp`` prints any, as torch does."""
 SOURCE: Final = ("list", "longlist")
-"""Those that run nothing."""
+"""Kinds of questions that run no code."""
 MAX_TEXT: Final = 8_000
 MAX_NAMES: Final = 200
 MAX_REPR: Final = 200
 AROUND: Final = 5
 """Source lines before and after the current one."""
 AROUND_LONG: Final = 60
-"""The same of a long function that is shown whole."""
+"""Source lines before and after the current one, in a long function that is shown whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A frame, and the line it is at: a frame that an exception has left has moved on from there
-    (``finally`` has run), only the traceback knows."""
+    """Frame with its current line: a frame that an exception has left has moved on from there
+    (``finally`` has run), only the traceback has the line."""
 
     frame: FrameType
     line: int
     at_hand: Mapping[str, Any] | None = None
-    """Values that have a name besides: those of the action that is held; empty: the rank is held
-    before none, None: it runs no pipeline."""
+    """Further named values: those of the held action; empty: the rank is not held before an action;
+    None: it runs no pipeline."""
 
 
 _OF_ACTIONS: Final = ("input", "output", "grad")
-"""Names of the values of an action."""
+"""Names of an action's values."""
 From = FrameType | TracebackType | None
-"""Where to look from: the innermost frame, or an exception's traceback."""
+"""Starting point of a look-up: the innermost frame, or an exception's traceback."""
 
 
 def answer(
     kind: str, expr: str, frame: int, innermost: From, optimizers: Iterable[Any] = (),
     every: bool = False,
 ) -> Evaluated:  # fmt: skip
-    """Return the answer to a question of KINDS in that frame, 0 the innermost of the program's, or
-    of ``every`` one. ``optimizers``: those that the program has stepped. What the evaluated code
-    raises is part of the answer; a frame or a question that does not exist is its ``refusal``."""
+    """Return the answer to a question of KINDS in a frame, 0 the innermost of the program's frames,
+    or of all with ``every``. ``optimizers``: those that have stepped. An exception of the evaluated
+    code is part of the answer; a frame or a question that does not exist is its ``refusal``."""
     at = pick(innermost, frame, every)
     num = len(frames(innermost, every))
     if at is None:
@@ -102,7 +101,7 @@ def _places(innermost: From) -> list[Place]:
 
 
 def pick(innermost: From, number: int, every: bool = False) -> Place | None:
-    """Return frame ``number`` of ``frames``, 0 the innermost; None: there is none."""
+    """Return frame ``number`` of ``frames``, 0 the innermost; None if there is no such frame."""
     known = frames(innermost, every)
     return known[number] if 0 <= number < len(known) else None
 
@@ -134,14 +133,14 @@ def _value(at: Place, expr: str) -> Any:
 
 
 def _near(name: str | None, known: list[str]) -> str | None:
-    """Return the name that is most like it."""
+    """Return the known name most similar to ``name``, or None."""
     import difflib
 
     return next(iter(difflib.get_close_matches(name or "", known, 1)), None)
 
 
 def _why_not(name: str, values: Mapping[str, Any]) -> str:
-    """Return the reason why the action that is held has no such value."""
+    """Return the reason why the held action has no such value."""
     if not values:
         return "is that of a pipeline's action, and this rank is held before none: step it to one"
     if "output" in values:
@@ -150,7 +149,7 @@ def _why_not(name: str, values: Mapping[str, Any]) -> str:
 
 
 def _brief_or_whole(value: Any) -> str:
-    """Return what it is; of a tensor too large to read its shape, range and norm."""
+    """Return ``repr`` of a value, or a brief description of a tensor too large to read."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value.numel() > MOST_PRINTED:
         from pardbg_agent.hooks import tensors as values
@@ -189,7 +188,7 @@ def _tensor(at: Place, expr: str) -> Evaluated:
 
 
 def _hash(at: Place, expr: str, optimizers: Iterable[Any]) -> Evaluated:
-    """``params``, ``grads``, ``optimizer``, or a tensor, a module, a dict or a list of tensors."""
+    """Hash ``params``, ``grads``, ``optimizer``, or a tensor, module, dict or list of tensors."""
     from pardbg_agent.hooks import tensors as values
 
     if expr.strip() in values.WORDS:
@@ -202,7 +201,7 @@ def _hash(at: Place, expr: str, optimizers: Iterable[Any]) -> Evaluated:
 
 
 def _source(at: Place, whole: bool) -> Evaluated:
-    """The lines around the current one, or those of the ``whole`` function, if it is not long."""
+    """Return the lines around the current one, or of the ``whole`` function, if it is not long."""
     file, line = at.frame.f_code.co_filename, at.line or 1
     first, last = line - AROUND, line + AROUND
     if whole:
@@ -247,7 +246,7 @@ def _brief(value: Any) -> str:
 
 
 def _exec(at: Place, expr: str) -> Evaluated:
-    """A statement; what it prints is the answer. New names last only in a module's own frame."""
+    """Run a statement; its output is the answer. New names last only in a module's own frame."""
     out = OwnOutput(sys.stdout)
 
     def run() -> None:
@@ -260,7 +259,7 @@ def _exec(at: Place, expr: str) -> Evaluated:
 
 
 class OwnOutput:
-    """``sys.stdout`` for a while: what this thread prints is kept, others print as always."""
+    """Stand-in for ``sys.stdout``: keeps this thread's output, passes on that of other threads."""
 
     def __init__(self, others: Any) -> None:
         self._others, self._ident = others, threading.get_ident()
@@ -286,7 +285,7 @@ def _measure(value: Any) -> tuple[float | None, str]:
 
 
 def _try(work: Callable[[], Any], otherwise: Any = "") -> tuple[Any, str]:
-    """(result, "") or (``otherwise``, the exception in one line)."""
+    """Return (result, "") or (``otherwise``, the exception in one line)."""
     try:
         return work(), ""
     except TimeIsUp:
@@ -313,28 +312,28 @@ _KINDS: Final[dict[str, Callable[[Place, str], Evaluated]]] = {
 
 LIMIT_NS: Final = 5_000_000_000
 _BYTECODES: Final = 1000
-"""More than enough for what was sent to this thread to be raised in it: each is a place for it."""
+"""Enough bytecodes for a pending TimeIsUp to be raised in this thread: each is a place for it."""
 
 
 class TimeIsUp(BaseException):
-    """Not an Exception: what is run must not take it for one of its own."""
+    """Raised at the time limit. Not an Exception, so that the evaluated code does not catch it."""
 
 
 class TimeLimit:
-    """One at a time: ``run`` in the held thread, ``check`` from the agent's."""
+    """Time limit of one evaluation: ``run`` in the held thread, ``check`` from the agent's."""
 
     def __init__(self, limit_ns: int = LIMIT_NS) -> None:
         self.limit_ns = limit_ns
         self._lock = threading.Lock()
         self._ident = 0
-        """The thread that runs something; 0: none does."""
+        """Ident of the thread that evaluates; 0: none does."""
         self._until_ns = 0
         self._sent = False
-        """TimeIsUp was raised in that thread, or will be at its next bytecode."""
+        """Whether TimeIsUp was raised in that thread, or will be at its next bytecode."""
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Run ``work()`` in this thread; return False if its time was up. Nothing is raised in this
-        thread after it."""
+        """Run ``work()`` in this thread; return False if its time was up. TimeIsUp is not raised in
+        this thread afterwards."""
         try:
             try:
                 with self._lock:  # inside: from here on it may come at any bytecode
@@ -355,12 +354,11 @@ class TimeLimit:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), kind)
 
     def _end(self) -> None:
-        """Nothing is sent from here on; what was sent and has not come yet comes here.
+        """Send no more TimeIsUp; one that is still pending is raised here.
 
         It cannot be taken back: clearing it leaves CPython's request to look for it set for ever
         (3.11, ``_PyEval_SignalAsyncExc``), which slows every bytecode down, and hangs a thread that
-        is profiled.
-        """
+        is profiled."""
         with self._lock:
             self._ident = 0
         if self._sent and not isinstance(sys.exc_info()[1], TimeIsUp):

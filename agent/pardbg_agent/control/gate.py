@@ -1,13 +1,12 @@
-"""Gates: where a rank can be held, and never for longer than the lease.
+"""Gates: points where a rank can be held, and never for longer than the lease.
 
 Hooks do ``if gate.closed: gate.wait(Gate.X, describe, facts)``: open, that is one attribute read.
-``closed`` means *look here*: ranks are being held, or a breakpoint, a delay or a watch that looks
-before an op is issued is set. Only ``holding`` keeps anybody.
+``closed`` means *look here*: ranks are being held, or a breakpoint, a delay or a watch that checks
+an op before its issue is set. Only ``holding`` keeps a thread.
 
 All decisions are made under one lock and at once: a PERMIT that lets a held thread go marks it
-released inside ``permit()``, so a state that says it follows permit 5 never shows the hold that
-permit 5 ended. The lease is enforced by whoever looks first, the waiting thread or the agent's.
-"""
+released inside ``permit()``, so a state that follows permit 5 never shows the hold that permit 5
+ended. The lease is enforced by the first thread to check it, the waiting one or the agent's."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ from pardbg_agent.wire import GATE_ALL, GATE_OPS, LEASE_NS, NO_GROUP, NONE, Gate
 
 Describe = str | Callable[[], str]
 AskFacts = Callable[[], Facts]
-"""What comes next, field by field (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
+"""Returns the fields of the next op or action (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
 _NO_BREAKS: Final = Breaks([])
 _LONGEST_WAIT_S: Final = 1.0
 _LED: Final = "debugger"
-"""What comes next where a debugger decides it."""
+"""Text of the next event while a debugger leads the thread."""
 _EXCEPTION, _INSIDE, _OPS = int(Gate.EXCEPTION), int(Gate.INSIDE), int(GATE_OPS)
 
 Work = Callable[[FrameType | TracebackType | None], None]
-"""What a person asked; called with the place to look from: a frame, or an exception's traceback."""
+"""Question of a person; called with a frame or an exception's traceback to look from."""
 
 
 class Leader(Protocol):
-    """A debugger that steps a rank line by line: its thread passes gates."""
+    """Debugger that steps a rank line by line: its led thread passes gates."""
 
     since_ns: int
 
@@ -48,11 +47,11 @@ class Leader(Protocol):
         ...
 
     def stands(self) -> bool:
-        """Return whether the thread stands still in the debugger."""
+        """Return whether the led thread is stopped in the debugger."""
         ...
 
     def end(self) -> None:
-        """Let the thread go. Returns at once."""
+        """Let the led thread go. Returns at once."""
         ...
 
 
@@ -64,7 +63,7 @@ class _Holder:
     is_main: bool
     released: bool = False
     work: Work | None = None
-    """What a person asked, to be run by this thread where it is held."""
+    """Question of a person, to be run by this thread while it is held."""
     trace: TracebackType | None = None
     """Traceback of the exception that ends the thread; its own frames are gone by then."""
     ident: int = 0
@@ -72,28 +71,28 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """What STATE says of the gate."""
+    """Fields of State that describe the gate."""
 
     held: int
-    """Gate class; 0: not held."""
+    """Gate class at which a thread is held; 0: not held."""
     next: str
     since_ns: int
     reply_to: int | None
-    """The newest PERMIT or RUN this follows."""
+    """Id of the newest Permit or Run that this state follows."""
     closed: bool
-    """Ranks are held here, or about to be."""
+    """Whether threads of the rank are held at gates, or will be."""
     hit: tuple[int, str] | None = None
-    """Number of the breakpoint or watch that closed it, and what came next or was found there."""
+    """(number of the breakpoint or watch that closed the gate, its finding or the next event)."""
     led: bool = False
-    """A debugger has it: ``held`` while it stands there."""
+    """Whether a debugger leads the rank: ``held`` is then set while the thread stands in it."""
 
 
 def nothing() -> None:
-    """Listen to no changes."""
+    """Ignore changes; the default callback."""
 
 
 class GateControl:
-    """The rank's one gate: open, or closed with a number of permits."""
+    """Gate of the rank: open, or closed with a number of permits."""
 
     def __init__(
         self,
@@ -107,32 +106,32 @@ class GateControl:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.changed: Callable[[], None] = nothing
-        """Called when ``closed`` changed. Set by who keeps a copy of it."""
+        """Called when ``closed`` changed. Set by holders of a copy of it."""
         self.closed = False
-        """Hooks read this: is there anything to look at? Everything else is under the lock."""
+        """Read by hooks: whether the gate must be checked. Everything else is under the lock."""
         self.holding = False
-        """Permits and holds are in force."""
+        """Whether permits and holds are in force."""
         self.inside = 0
-        """How many pipeline actions have begun and not ended: ops are part of them."""
+        """Number of pipeline actions that have begun and not ended: ops are part of them."""
         self.inside_native: Callable[[], int] = int
-        """The same of those that are seen in C++."""
+        """Returns the number of such actions among those hooked in C++."""
         self.opened_ns = 0
-        """When they last ended: what was measured before that is no measure of the training."""
+        """Time when holds last ended: durations that began earlier do not measure the training."""
         self.breaks = _NO_BREAKS
         self.watches = NO_WATCHES
         self._due: tuple[int, str] | None = None
-        """What a watch found: the next gate holds."""
+        """Finding of a watch: the next gate holds."""
         self._delay_ns = 0
         self._delayed_step = -1
         self._hit: tuple[int, str] | None = None
         self._working = 0
-        """Ident of the held thread that runs what a person asked."""
+        """Ident of the held thread that runs a person's question; 0: none."""
         self._leader: Leader | None = None
         self._facts, self._sleep = facts, sleep
         self.revision = 0
-        """Grows with every change that STATE shows."""
+        """Increases with every change that State shows."""
         self.wake: Callable[[], None] = lambda: None
-        """Tells the agent's thread that the state changed. Set by the sender."""
+        """Wakes the agent's thread after a change of state. Set by the sender."""
         self._record, self._name, self._status = record, name, status
         self._step, self._now = step, now
         self._changed = threading.Condition(threading.RLock())
@@ -148,10 +147,10 @@ class GateControl:
         self, gate: int, describe: Describe, facts: AskFacts | None = None,
         look: Callable[[], None] | None = None,
     ) -> int:  # fmt: skip
-        """Pass a gate, or be held until a permit, RUN or the lease's end lets go. Returns the ns it
-        was held or delayed. ``describe`` (text, or what makes it) says what comes next, ``facts``
-        the same field by field; they are only asked when the rank is held, or a breakpoint wants
-        to know. ``look`` is a watch's look at what comes next: it may say ``stop``."""
+        """Pass a gate, or be held until a permit, RUN or the lease's end. Return the ns it was held
+        or delayed. ``describe`` (text or a function) describes the next event, ``facts`` returns
+        its fields; they are only called when the rank is held, or a breakpoint needs them. ``look``
+        is a watch's check of the next event: it may call ``stop``."""
         if self._working == threading.get_ident() or self._is_led():
             return 0  # what a person asked to run, or steps through, meets gates of its own
         gate = int(gate)  # an enum's own & takes longer than all the rest here
@@ -185,8 +184,8 @@ class GateControl:
             self._close((hit.number, _text(describe)))
 
     def stop(self, number: int, text: str) -> bool:
-        """Hold at the next gate that any thread of this rank reaches, as a watch matched. Counts a
-        match; False: it does not stop there (ignored, ended, deleted, or a hit waits already)."""
+        """Hold at the next gate that any thread of this rank reaches, after a watch's match. Counts
+        the match; False: no stop (ignored, ended, deleted, or a hit waits already)."""
         with self._changed:
             if self._ended or self._hit is not None or self._due is not None:
                 return False
@@ -235,7 +234,7 @@ class GateControl:
         return t1 - holder.since_ns
 
     def _passes(self, gate: int) -> bool:
-        """The rule for one gate (lock held); uses a permit where it counts."""
+        """Return whether a gate may be passed (lock held); uses up a permit if it counts."""
         self._lapse_if_due()
         if not self.holding:
             return True
@@ -261,7 +260,7 @@ class GateControl:
         return holder
 
     def _work(self, holder: _Holder) -> None:
-        """Run what was asked without the lock: permits and the lease go on, and count after it."""
+        """Run a question without the lock: permits and the lease go on, and count after it."""
         work, holder.work = holder.work, None
         self._working = threading.get_ident()
         self._changed.release()
@@ -279,8 +278,8 @@ class GateControl:
         return leader is not None and leader.leads == threading.get_ident()
 
     def lead(self, leader: Leader) -> bool:
-        """From what this held thread runs for it: it passes gates from now on, for as long as ranks
-        are held. False: they are not any more."""
+        """Let this held thread, from the question it runs, pass gates while ranks are held. Return
+        False if they are not held any more."""
         with self._changed:
             if self.holding:
                 self._leader = leader
@@ -288,7 +287,7 @@ class GateControl:
             return self.holding
 
     def lead_no_more(self, leader: Leader) -> None:
-        """The next gate is as it would be without that one. Any thread."""
+        """End the lead of ``leader``: the next gate is an ordinary one. Any thread."""
         with self._changed:
             if self._leader is leader:
                 self._part()
@@ -300,8 +299,8 @@ class GateControl:
             return {one.ident: one.trace for one in self._holders if one.trace is not None}
 
     def ask(self, work: Work) -> bool:
-        """Have the held thread run ``work`` with its innermost frame (or its exception). False:
-        nobody is held, or it is still at the one before."""
+        """Have the held thread run ``work`` with its innermost frame (or its exception). False: no
+        thread is held, or it still runs the previous question."""
         with self._changed:
             order = self._in_order()
             if not order or order[0].work is not None or self._leader is not None:
@@ -311,7 +310,7 @@ class GateControl:
             return True
 
     def permit(self, message_id: int | None, count: int, n: int, stop: int, lease_ns: int) -> None:
-        """Close the gate (or set what may pass it); n = 0 is hold."""
+        """Close the gate, with ``n`` permits for the classes in ``count``; n = 0 is hold."""
         with self._changed:
             if self._ended:
                 return
@@ -352,7 +351,7 @@ class GateControl:
             self._look_again()
 
     def set_delay(self, delay_ns: int) -> None:
-        """Delay each step by ``delay_ns``, a minute at most; 0: no more."""
+        """Delay each step by ``delay_ns``, a minute at most; 0 ends the delay."""
         with self._changed:
             self._delay_ns = min(max(delay_ns, 0), 60_000_000_000)
             self._look_again()
@@ -363,7 +362,7 @@ class GateControl:
         return leader is not None and leader.stands()
 
     def free_since(self, t_ns: int) -> bool:
-        """Return whether nobody has held this rank since then."""
+        """Return whether this rank has not been held since then."""
         return not self.holding and self.opened_ns <= t_ns
 
     def check_lease(self) -> bool:
@@ -372,7 +371,7 @@ class GateControl:
             return self._lapse_if_due()
 
     def begin(self) -> None:
-        """Permits count again, after ``end``."""
+        """Let permits count again, after ``end``."""
         with self._changed:
             self._ended = False
 
@@ -398,7 +397,7 @@ class GateControl:
     # -- lock held from here on
 
     def _close(self, hit: tuple[int, str] | None) -> None:
-        """Hold at every gate until the hub says otherwise, or the lease is over."""
+        """Hold at every gate until the hub's next message, or the lease's end."""
         self._hit = hit
         self._count = self._stop = GATE_ALL
         self._left = 0
@@ -407,7 +406,7 @@ class GateControl:
         self.changed()
 
     def _part(self) -> None:
-        """Who is led is so no more; all that time counts as held."""
+        """End the lead; all its time counts as held."""
         leader, self._leader = self._leader, None
         if leader is None:
             return

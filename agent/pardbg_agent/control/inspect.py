@@ -1,5 +1,5 @@
-"""Where the threads of this process are. Reads frames only, and what the main thread handles: no
-locals, no evaluation."""
+"""Stacks of this process's threads. Reads frames only, and the exception that the main thread
+handles: no locals, no evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
 MAX_WALKED: Final = 1000
 MAX_HANDLED: Final = 120
-"""Characters of an exception that is being handled."""
+"""Maximum characters of an exception that is being handled."""
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 _MAX_BYTES: Final = 100_000
 _ARGS: Final = vars(BaseException)["args"].__get__
@@ -42,8 +42,8 @@ def stacks(
     """Return all threads' stacks, the main thread first, without the agent's own frames and
     ``skip_thread`` (an ident); after a thread the other tasks of its event loop.
 
-    ``raised``: threads that are held at an exception, by ident: they stand where it was raised.
-    ``standing``: those that are in an "op" or a "wait" in C++, which has no frames."""
+    ``raised``: threads that are held at an exception, by ident: their stack is the traceback's.
+    ``standing``: threads that are in an "op" or a "wait" in C++, which has no frames."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
@@ -63,7 +63,7 @@ def stacks(
 
 
 def handled(ident: int) -> str:
-    """Return the exception whose ``except`` or ``finally`` a thread runs; empty: none."""
+    """Return the exception whose ``except`` or ``finally`` a thread runs, as text; empty: none."""
     found: Any = None
     with contextlib.suppress(Exception):  # an audit hook may refuse it
         found = getattr(sys, "_current_exceptions")().get(ident)  # noqa: B009 - private
@@ -72,8 +72,8 @@ def handled(ident: int) -> str:
 
 
 def described(value: BaseException) -> str:
-    """Return ``KeyError: 'b'``; its type alone where its text would take code of the program, which
-    may block: a ``__str__`` of its own, or arguments that are not plain values."""
+    """Return ``KeyError: 'b'``; the type alone if its text would run code of the program, which may
+    block: a ``__str__`` of its own, or arguments that are not plain values."""
     of = type(value)
     said: tuple[object, ...] = _ARGS(value)
     if issubclass(of, OSError):
@@ -91,7 +91,7 @@ def traceback_of(trace: TracebackType | None) -> list[Frame]:
 
 
 def frames_told(lines: Iterable[tuple[FrameType, int]]) -> list[Frame]:
-    """Return frames and their lines as ``traceback_of`` does."""
+    """Return (frame, line) pairs in the form of ``traceback_of``."""
     found = [
         (frame.f_code.co_filename, number, frame.f_code.co_name)
         for frame, number in lines
@@ -101,7 +101,7 @@ def frames_told(lines: Iterable[tuple[FrameType, int]]) -> list[Frame]:
 
 
 def inside_own(frame: FrameType | None) -> str:
-    """Return what the agent's innermost frames are around, if they are the thread's innermost."""
+    """Return what the agent's innermost frames wrap, if they are the thread's innermost."""
     while frame is not None and is_own(frame.f_code.co_filename):
         file = frame.f_code.co_filename
         if file == _GATE:
@@ -117,8 +117,8 @@ def inside_own(frame: FrameType | None) -> str:
 
 
 def frames_of(frame: FrameType | None) -> list[Frame]:
-    """Return the frames of a stack, outermost first; MAX_FRAMES of them. Without what a
-    gate runs in to wait: a held rank is where it met the gate."""
+    """Return the frames of a stack, outermost first; MAX_FRAMES at most. Frames inside a gate are
+    left out: a held rank is shown where it met the gate."""
     out: list[Frame] = []
     while frame is not None and len(out) < MAX_WALKED:
         code = frame.f_code
@@ -131,7 +131,7 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def _shortened(innermost_first: list[Frame]) -> list[Frame]:
-    """Return at most MAX_FRAMES frames: half of them the innermost, the others of no library."""
+    """Return at most MAX_FRAMES frames: half of them the innermost, the others non-library ones."""
     if len(innermost_first) <= MAX_FRAMES:
         return innermost_first
     inner, rest = innermost_first[: MAX_FRAMES // 2], innermost_first[MAX_FRAMES // 2 :]

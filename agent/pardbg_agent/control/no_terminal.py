@@ -1,8 +1,7 @@
-"""What the builtin ``breakpoint()`` does in a job that has no stdin (``pardbg watch``).
+"""Replacement of the builtin ``breakpoint()`` in a job without stdin (``pardbg watch``).
 
-pdb would read the end of its input and end the program with BdbQuit. The launcher names ``hook``
-in PYTHONBREAKPOINT, unless the user's own is there.
-"""
+pdb would read the end of its input and end the program with BdbQuit. The launcher names ``hook`` in
+PYTHONBREAKPOINT, unless the user has set it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ _told: set[tuple[str, int]] = set()
 
 
 def hook(*_args: object, **_named: object) -> None:
-    """Say once a place what to do, stop if the rank is paused, and go on."""
+    """Print what to do, once per place; stop if the rank is paused; go on."""
     import pardbg_agent
 
     caller = sys._getframe(1)

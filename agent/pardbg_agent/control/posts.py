@@ -1,27 +1,27 @@
-"""A board in shared memory: what each process of this host is about to do, for others to compare.
+"""Board in shared memory: the next op of each process of this host, for others to compare.
 
-Each process has one file, ``<proc>.board`` beside its ring. It alone writes there; the others map
-it and only read. There is no lock, no rendezvous and no message: a rank *posts* what it is about to
-do and then *looks* at what the others have posted for the same thing. Made with the first post.
+Each process has one file, ``<proc>.board`` beside its ring. Only it writes there; the others map
+it and only read. There is no lock, no rendezvous and no message: a rank *posts* its next op
+and then *looks* at the posts of other ranks for the same op. Made with the first post.
 
 A post lies under a key of two numbers, (what, which): a group's hash and the op's seq; the hash of
 a p2p edge's side and the message's order; the hash of a set of parameters and the step. The header
-says which job and which restart of it (epoch): boards of others are not looked at.
+gives the job and its restart (epoch): boards of others are ignored.
 
-[Note: who sees whom] Post, fence, then look: without the fence a processor may read the others'
+[Note: mutual visibility] Post, fence, then look: without the fence a processor may read the others'
 slots before its own post has left its store buffer. Of two ranks that post at the same time at
 least one sees the other, as one of the writes comes first. So a disagreement is always seen by
-somebody who has not issued yet, and nobody has to wait for anybody.
+a rank that has not issued yet, and no rank has to wait for another.
 
-[Note: what is not there] says nothing, and is never a finding: a rank may not have been told yet to
+[Note: absence is not evidence] A missing post is no finding: a rank may not have been told to
 watch, be on another host, be gone, or its post may be overwritten. Posts of a dead process, and of
-two that claim the same rank of a group (jobs that nothing tells apart), do not count either.
+two that claim the same rank of a group (indistinguishable jobs), do not count either.
 
 [Note: torn] A slot ends with the checksum of all before it; one that does not fit is read again and
-then taken as not there. That is safe: its writer looks after it has written.
+then taken as missing. That is safe: its writer looks after it has written.
 
 [Note: full] Posts live in sets of WAYS slots; (what + which) says which set, so those of one group
-push out nothing before SETS * WAYS of them. In a full set the oldest goes. Slots keep the whole
+push out nothing before SETS * WAYS of them. A full set drops its oldest. Slots keep the whole
 key, so two keys of one set are never taken for each other.
 
 The layout, host byte order, all in one page-aligned file::
@@ -33,8 +33,8 @@ The layout, host byte order, all in one page-aligned file::
 [Note: other nodes] Times are CLOCK_MONOTONIC of the host. A rank of another node is there as a copy
 (ELSEWHERE), which the node's relay keeps up to date (``pardbg.hub.ranks.boards``): it reads here
 what is new, from PLACES. A copy comes a moment late, so of two ranks that post at the same time
-neither may see the other: who compares with copies waits for them, AWAY_NS at most, and of two that
-then find each other the later one is held. Standard library only."""
+neither may see the other: a rank that compares with copies waits for them, AWAY_NS at most; of two
+that then find each other the later one is held. Standard library only."""
 
 from __future__ import annotations
 
@@ -55,31 +55,31 @@ from pardbg_agent.tables import c10d_ops
 
 SUFFIX: Final = ".board"
 NEW: Final = ".new"
-"""A board in the making has this too."""
+"""Additional suffix of a board in the making."""
 MAGIC: Final = b"PARDBGB1"
 HEADER: Final = struct.Struct("@8sIIiIQq")
 """magic, slot bytes, pid, rank, kinds (bits of KINDS), job, kernel ticks when the process began.
-Then its CRC-32."""
+Then the CRC-32 of these."""
 KINDS: Final = {"mismatch": 1, "skew": 2, "diverge": 4}
-"""Bits of what a process watches."""
+"""Bits of the watches that a process has."""
 ELSEWHERE: Final = 128
-"""Another one: the board is a copy of one on another node; pid and start are the copier's."""
+"""Further bit: the board is a copy of one on another node; pid and start are the copier's."""
 AWAY_NS: Final = 50_000_000
-"""Maximum time an op waits for the copies of the others' posts, where ranks elsewhere take part."""
+"""Maximum time an op waits for copies of posts by ranks on other nodes."""
 _COUNT: Final = struct.Struct("@Q")
 _PLACE: Final = struct.Struct("@H")
 _COUNT_AT, _PLACES_AT, PLACES = 64, 128, 1024
-"""In the header's page: number of posts ever, then the places of the newest ones, in a circle."""
+"""Offsets in the header's page: number of posts ever, then a ring of the newest posts' places."""
 
 SETS: Final = 512
 WAYS: Final = 4
 SLOT: Final = 128
 _DATA: Final = 4096
 WHAT: Final = struct.Struct("@BbHiqq16s52s")
-"""op (place in OPS), reduce (place in the reduce ops, -1 not known), tensors, root or peer, bytes
+"""op (index in OPS), reduce (index of the reduce op, -1 not known), tensors, root or peer, bytes
 in, bytes out, dtype, shape."""
 _BODY: Final = struct.Struct(f"@QQqiI{WHAT.size}s")
-"""what, which, t_ns (arrival), rank, 1 if it is held there, WHAT. Then its CRC-32."""
+"""what, which, t_ns (arrival), rank, 1 if it is held there, WHAT. Then the CRC-32 of these."""
 assert _BODY.size + 4 == SLOT
 _KEYS: Final = struct.Struct("@" + f"QQ{SLOT - 16}x" * WAYS)
 _WHAT_AT: Final = _BODY.size - WHAT.size
@@ -89,41 +89,41 @@ MAX_SUMS: Final = 1020
 AREA: Final = 8192
 _AREAS: Final = _DATA + SETS * WAYS * SLOT
 _AREA_HEAD: Final = struct.Struct("@QQiI")
-"""what, which, number of the watch that has told already (-1 none), sums. Then their CRC-32, 4
-bytes of nothing, and the sums (int64)."""
+"""what, which, number of the watch that has reported already (-1 none), sums. Then their CRC-32, 4
+zero bytes, and the sums (int64)."""
 _SUMS_AT: Final = 32
 assert _SUMS_AT + 8 * MAX_SUMS <= AREA
 SIZE: Final = _AREAS + AREAS * AREA
 NUM_PLACES: Final = SETS * WAYS + AREAS
-"""Slots, then areas."""
+"""Number of slots and areas together."""
 
 OPS: Final = ("?", *c10d_ops.KINDS)
 _OP_CODES: Final = {op: code for code, op in enumerate(OPS)}
 _TRIES: Final = 3
 _SETTLED_NS: Final = 100_000_000
-"""A directory's time has the kernel tick's grain: one that changed just now is looked at again."""
+"""Age from which a directory's mtime is trusted: it has the kernel tick's grain."""
 
 
 class Post(NamedTuple):
-    """What one rank is about to do."""
+    """Op that one rank is about to issue."""
 
     rank: int
     t_ns: int
-    """When it came there."""
+    """Arrival time at the op, in ns."""
     op: str
     reduce: int
-    """Place in the list of reduce ops; -1: not known (ops that C++ issues)."""
+    """Index in the list of reduce ops; -1: not known (ops that C++ issues)."""
     tensors: int
-    """Tensors that the bytes are of; 0: more than the shape tells."""
+    """Number of tensors that the bytes belong to; 0: more than the shape tells."""
     peer: int
-    """Global rank of the root or the peer; -1 none."""
+    """Global rank of the root or the peer; -1: none."""
     in_bytes: int
     out_bytes: int
     dtype: str
     shape: str
-    """``4, 256``"""
+    """Shape as text: ``4, 256``."""
     held: bool = False
-    """A watch stopped it there: it has not issued."""
+    """Whether a watch stopped the rank there: it has not issued the op."""
 
 
 def hash64(*parts: object) -> int:
@@ -136,7 +136,7 @@ def pack_what(
     op: str, reduce: int, tensors: int, peer: int, in_bytes: int, out_bytes: int, dtype: str,
     shape: str,
 ) -> bytes:  # fmt: skip
-    """Return a post's bytes; fields beyond their room are cut or clamped."""
+    """Return a post's bytes; values too large for their field are cut or clamped."""
     return WHAT.pack(
         _OP_CODES.get(op, 0), max(-1, min(reduce, 127)), max(0, min(tensors, 65535)), peer,
         in_bytes, out_bytes, dtype.encode("ascii", "replace")[:16],
@@ -145,7 +145,7 @@ def pack_what(
 
 
 def post_of(rank: int, t_ns: int, packed: bytes, held: bool = False) -> Post:
-    """Return the post that `pack_what` packed."""
+    """Return the Post of bytes that `pack_what` returned."""
     code, reduce, tensors, peer, in_bytes, out_bytes, dtype, shape = WHAT.unpack(packed)
     op = OPS[code] if code < len(OPS) else OPS[0]
     return Post(
@@ -158,7 +158,7 @@ def _text(raw: bytes) -> str:
 
 
 class Posts:
-    """This process's own: what it posts."""
+    """Board of this process, with its own posts."""
 
     def __init__(self, buffer: mmap.mmap, path: str, job: int, rank: int) -> None:
         self.path, self.job, self.rank = path, job, rank
@@ -191,13 +191,13 @@ class Posts:
         return board
 
     def identify(self, rank: int, kinds: int) -> None:
-        """Write who this is and what it watches, if that is new."""
+        """Write rank and watches into the header, if they changed."""
         if rank != self.rank or kinds != self._kinds:
             self.rank, self._kinds = rank, kinds
             self._write_header()
 
     def end(self) -> None:
-        """A copy's process has ended: it counts no more."""
+        """End a copy whose process has ended: it does not count any more."""
         self._started = -1
         self._write_header()
 
@@ -207,7 +207,7 @@ class Posts:
         self._buffer[: len(head) + 4] = head + _crc(head)
 
     def post(self, what: int, which: int, t_ns: int, packed: bytes, held: bool = False) -> None:
-        """Put it there for the others to see. ``packed``: of pack_what."""
+        """Post an op for other ranks to see. ``packed``: result of pack_what."""
         body = _BODY.pack(what, which, t_ns, self.rank, held, packed)
         self.write(self._slot(what, which), body + _crc(body))
 
@@ -222,8 +222,8 @@ class Posts:
         return slot
 
     def post_sums(self, what: int, which: int, told: int, sums: Sequence[int]) -> None:
-        """Checksums (at most MAX_SUMS) of one set of parameters at one step. ``told``: the number
-        of the watch that has already said that they differ; -1: none."""
+        """Post checksums (at most MAX_SUMS) of one set of parameters at one step. ``told``: the
+        number of the watch that has already reported a difference; -1: none."""
         numbers = struct.pack(f"@{len(sums)}q", *sums)
         head = _AREA_HEAD.pack(what, which, told, len(sums))
         self.write(SETS * WAYS + self._areas, head + _crc(head + numbers) + b"\0\0\0\0" + numbers)
@@ -239,16 +239,16 @@ class Posts:
         self._fence()
 
     def _fence(self) -> None:
-        """Let what was written be seen before anything is read that comes after. A lock's atomic
-        instruction is a fence on x86; on ARM64 the second round takes the word that the first one
-        released, so it comes after it, and all reads after that. 0.1 us."""
+        """Make earlier writes visible before any later read. A lock's atomic instruction is a fence
+        on x86; on ARM64 the second round takes the word that the first one released, so it comes
+        after it, and all reads after that. 0.1 us."""
         for _ in range(2):
             with self._lock:
                 pass
 
 
 class Sums(NamedTuple):
-    """One rank's checksums."""
+    """Checksums of one rank."""
 
     told: int
     values: tuple[int, ...]
@@ -256,12 +256,12 @@ class Sums(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """The posts of another process, mapped."""
+    """Board of another process, mapped."""
 
     path: str
     buffer: mmap.mmap
     ring: mmap.mmap | None
-    """The first page of its ring file, where its status blocks are."""
+    """First page of the process's ring file, which has its status blocks."""
     pid: int = 0
     rank: int = wire.NONE
     kinds: int = 0
@@ -299,8 +299,8 @@ class Peer:
         return None
 
     def news(self, since: int) -> tuple[int, dict[int, bytes]]:
-        """Return (number of posts ever, place -> bytes of those after the first ``since``). What is
-        being written is left out, as it is noted again; so is what is no longer among PLACES."""
+        """Return (number of posts ever, place -> bytes of the posts after the first ``since``).
+        Left out: a post being written, as it is noted again, and one no longer among PLACES."""
         (count,) = _COUNT.unpack_from(self.buffer, _COUNT_AT)
         found = {}
         for number in range(max(since, count - PLACES), count):
@@ -314,7 +314,7 @@ class Peer:
         return count, found
 
     def refresh(self) -> bool:
-        """Read its header again: rank and kinds may be new. False: not one of ours."""
+        """Read the header again: rank and kinds may be new. False: not a board of ours."""
         for _ in range(_TRIES):
             raw = self.buffer[: HEADER.size + 4]
             if raw[-4:] == _crc(raw[:-4]):
@@ -341,7 +341,7 @@ class Peer:
 
 
 class PeerPosts:
-    """The posts of the job's other processes on this host, found as they appear."""
+    """Boards of the job's other processes on this host, found as they appear."""
 
     def __init__(self, folder: str, own: Posts) -> None:
         self._folder, self._own = folder, own
@@ -351,8 +351,8 @@ class PeerPosts:
         self._changed_ns = -1
 
     def of(self, ranks: Iterable[int], complete: int) -> list[Peer]:
-        """Boards of these ranks, without our own. With fewer than ``complete`` of them known the
-        directory is looked at for new ones."""
+        """Return the boards of these ranks, without our own. If fewer than ``complete`` are known,
+        the directory is searched for new ones."""
         found = self._of(ranks)
         if len(found) < complete and self._look():
             found = self._of(ranks)
@@ -365,7 +365,7 @@ class PeerPosts:
         yield from list(self._known.values())
 
     def refresh(self) -> None:
-        """Read the headers again, and leave out who has ended."""
+        """Read the headers again, and drop boards of ended processes."""
         for path, other in list(self._known.items()):
             if not other.refresh() or not other.alive():
                 self._known.pop(path).close()
@@ -401,8 +401,8 @@ class PeerPosts:
 
 
 def waited(found: Iterable[Peer], there: Callable[[Peer], object]) -> int:
-    """Wait until ``there`` for each of these, AWAY_NS at most, if one of them is on another node.
-    Return how long that was; 0: none is."""
+    """Wait until ``there`` for each of these boards, AWAY_NS at most, if one of them is on another
+    node. Return the wait in ns; 0: all are on this node."""
     left, begun = list(found), time.monotonic_ns()
     if not any(other.kinds & ELSEWHERE for other in left):
         return 0
@@ -414,7 +414,7 @@ def waited(found: Iterable[Peer], there: Callable[[Peer], object]) -> int:
 
 
 def moved(place: int, raw: bytes, by_ns: int) -> bytes:
-    """Return a slot with its time on another clock; an area as it is, and what is no slot."""
+    """Return a slot with its time moved to another clock; areas and invalid slots as they are."""
     if place >= SETS * WAYS or not by_ns or raw[-4:] != _crc(raw[:-4]) or len(raw) != SLOT:
         return raw
     what, which, t_ns, *rest = _BODY.unpack(raw[:-4])
@@ -423,14 +423,14 @@ def moved(place: int, raw: bytes, by_ns: int) -> bytes:
 
 
 def gate_of(ring: Any) -> tuple[bool, int]:
-    """Return whether the rank stands at a gate, and since when (ns, its own clock)."""
+    """Return whether the rank is held at a gate, and since when (ns, its own clock)."""
     gate, _, since_ns = wire.STATUS_GATE.unpack_from(ring, wire.STATUS_GATE_OFFSET)
     return bool(gate), int(since_ns)
 
 
 def posts(found: Iterable[Peer], what: int, which: int) -> dict[int, Post] | None:
-    """By rank, what these have posted under this key. None: a rank is there twice, so two jobs
-    have the same names and nothing can be said."""
+    """Return the posts under a key by rank. None: a rank appears twice, so two jobs have the same
+    names and nothing can be compared."""
     out: dict[int, Post] = {}
     for other in found:
         slot = other.find(what, which)
@@ -444,7 +444,7 @@ def posts(found: Iterable[Peer], what: int, which: int) -> dict[int, Post] | Non
 
 
 def same(slot: bytes, packed: bytes) -> bool:
-    """Return whether the slot has just this, to the byte: the quick test."""
+    """Return whether a slot has exactly these bytes: the quick test."""
     return slot[_WHAT_AT : _WHAT_AT + WHAT.size] == packed
 
 
@@ -463,7 +463,7 @@ def _crc(raw: bytes) -> bytes:
 
 
 def map_file(path: str, size: int) -> mmap.mmap:
-    """Read-only. ValueError if the file is shorter."""
+    """Map a file read-only. Raises ValueError if it is shorter than ``size``."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return mmap.mmap(fd, size, access=mmap.ACCESS_READ)

@@ -1,16 +1,16 @@
-"""Watches of this rank: conditions on what happens in the training, evaluated by the hooks.
+"""Watches of this rank: conditions on events in the training, evaluated by the hooks.
 
 A watch has a number of the breakpoints' table, a kind (wire.WATCH_KINDS) and a limit: times the
-median for ``slow``, ns for ``skew``, bytes for ``memory``, 0 for the others. How a hook uses it:
+median for ``slow``, ns for ``skew``, bytes for ``memory``, 0 for the others. Use by a hook:
 
-- ``c.watches`` (replaced as a whole by each BREAKS) has one attribute per kind, the Watch or None.
-- A kind of BEFORE_ISSUE looks at an op before it is issued. ``c.gate.closed`` is True while there
-  is one, so the open gate costs what it always did: hooks look inside ``if c.gate.closed:``.
+- ``c.watches`` (replaced as a whole by each SetBreaks) has an attribute per kind: Watch or None.
+- A kind of BEFORE_ISSUE checks an op before its issue. ``c.gate.closed`` is True while there is
+  one, so the open gate costs what it always did: hooks check inside ``if c.gate.closed:``.
 - ``c.gate.stop(number, text)``: this thread's rank holds at its next gate, which for a stop before
-  ``wait_gate`` of an op is that op's own. ``text`` (what, where, number against limit; not the
-  rank, which the hub says) goes to the hub as STATE's ``hit``. It counts a match, lets ``ignore``
-  of them pass, and does nothing while an earlier hit of this rank waits for the hub. True: it will
-  hold. It never waits and never raises; any thread."""
+  ``wait_gate`` of an op is that op's own. ``text`` (what, where, number against limit, not the
+  rank) goes to the hub as STATE's ``hit``. It counts a match, lets ``ignore`` of them pass, and
+  does nothing while an earlier hit of this rank waits for the hub. True: it will hold. It never
+  waits and never raises; any thread."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.wire import MAX_BREAKS, WATCH_KINDS
 
 BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew", "slow"))
-"""Kinds that look at an op before it is issued."""
+"""Kinds that check an op before its issue."""
 MAX_TEXT: Final = 200
 
 
 class Watches:
-    """All watches of the rank. Of several of a kind, the one with the lowest limit counts."""
+    """All watches of the rank. Among several of a kind, the one with the lowest limit counts."""
 
     __slots__ = (
         "_all", "_left", "active", "before_issue", "diverge", "few", "hits", "memory", "mismatch",
@@ -45,12 +45,12 @@ class Watches:
         self.diverge = self._of("diverge")
         self.active = bool(self._all)
         self.few = self.nan is self.memory is self.diverge is None
-        """No watch that looks at every phase or action."""
+        """Whether no watch checks every phase or action."""
         self.before_issue = any(one.kind in BEFORE_ISSUE for one in self._all)
         self.unknown = unknown
         """Kinds that this agent does not have."""
         self.hits: dict[int, int] = {}
-        """number -> matches so far."""
+        """Number of a watch -> matches so far."""
         self._left = {one.number: one.ignore for one in self._all}
 
     def _of(self, kind: str) -> Watch | None:
@@ -105,8 +105,8 @@ WINDOW: Final = 32
 FIRST: Final = 5
 """Minimum number of samples for a median."""
 LATER: Final = 7
-"""The same for what takes long because another rank is slow, so that the other one, judged by its
-own time, is found first."""
+"""Minimum number of samples for durations that grow because another rank is slow, so that the slow
+rank, judged by its own time, is found first."""
 LEAST_NS: Final = 10_000_000
 STEP: Final = "step"
 """Key of a whole training step."""
@@ -115,17 +115,17 @@ MAX_THINGS: Final = 1024
 
 
 class Medians:
-    """thing -> its newest durations. Any thread."""
+    """Newest durations by key. Any thread."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, deque[int]] = {}
         self.least_ns = LEAST_NS
-        """What takes less is not slow."""
+        """Minimum duration, in ns, that can count as slow."""
 
     def add(
         self, thing: Hashable, ns: int, times: float, first: int = FIRST
     ) -> tuple[int, int] | None:
-        """Add a duration. Return (median, number of samples) of those before if it exceeds
+        """Add a duration. Return (median, number of samples) of the earlier ones if it exceeds
         ``times`` their median and there were at least ``first`` of them."""
         known = self._known.get(thing)
         if known is None:

@@ -1,8 +1,7 @@
-"""CTRL between the hub and a rank's agent: one frozen class per message, read by ``codec``.
+"""CTRL messages between the hub and a rank's agent: a frozen class each, read by ``codec``.
 
 On the wire a message is one msgpack map, its class's ``TAG`` under ``t``. Requests that want an
-answer have an ``id``, answers the same number as ``re``. Times are ns on the sender's clock.
-"""
+answer have an ``id``, answers the same number as ``re``. Times are ns on the sender's clock."""
 
 from __future__ import annotations
 
@@ -21,48 +20,48 @@ Frame = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message, tag="hello"):
-    """A process announces itself to the hub, which answers with Welcome. Repeated until then, and
+    """Announcement of a process to the hub, which answers with Welcome. Repeated until then, and
     when the hub was silent for 5 s."""
 
     process: Mapping[str, object]
-    """Fields of its PROCESS definition."""
+    """Fields of the process's PROCESS definition."""
     ring: str | None = None
-    """Path of its ring."""
+    """Path of the process's ring."""
     defs: str | None = None
-    """Path of its definitions."""
+    """Path of the process's definitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenOp:
-    """An op that a rank issued and that is not complete."""
+    """Op that a rank issued and that is not complete."""
 
     group: str
     op: Word
     seq: int
     peer: int | None = None
-    """p2p only: the other global rank; negative: any."""
+    """For p2p only: the other global rank; negative: any."""
     send: bool = False
     tag: int = 0
     order: int = 0
-    """p2p only: number of this (group, src, dst, tag) edge's earlier ops of this rank."""
+    """For p2p only: number of this rank's earlier ops on the same (group, src, dst, tag) edge."""
     since_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class State(Message, tag="state"):
-    """Where a rank is, at each change while control is active: from the first Permit to the first
-    State after a Run. A State after a Permit never shows the hold which that Permit ended."""
+    """State of a rank, sent at each change while control is active: from the first Permit to the
+    first State after a Run. A State after a Permit never shows the hold which that Permit ended."""
 
     rank: int
     serial: int
-    """Grows with each State; an older one is ignored."""
+    """Increases with each State; an older one is ignored."""
     reply_to: int | None = None
-    """Id of the newest Permit or Run that it follows."""
+    """Id of the newest Permit or Run that the state follows."""
     held: int = 0
     """Gate class at which the training thread is held; 0: it runs, or waits inside an op."""
     held_since_ns: int = 0
     next: Line = ""
-    """What comes next there: ``2F4``, ``SEND_F 2→3 mb4``, ``all_reduce dp #42``."""
+    """Next event at the gate: ``2F4``, ``SEND_F 2→3 mb4``, ``all_reduce dp #42``."""
     step: int = 0
     """Steps that ended, including one that ends at this gate."""
     open: tuple[OpenOp, ...] = ()
@@ -75,22 +74,22 @@ class State(Message, tag="state"):
     plan: tuple[Word, ...] = ()
     """Planned compute actions of this rank's schedule step; empty: no pipeline."""
     closed: bool = True
-    """Its gate holds, or would; False: it runs on (a Run came, or its lease is over)."""
+    """Whether the gate holds, or would; False: the rank runs on (a Run, or the lease's end)."""
     hit: int | None = None
-    """The breakpoint or watch that stopped it; None: a Permit did."""
+    """Number of the breakpoint or watch that stopped the rank; None: a Permit did."""
     hit_text: Line = ""
-    """What a watch found."""
+    """Finding of the watch that stopped the rank."""
     hits: Mapping[int, int] = field(default_factory=dict)
     """Breakpoint -> matches on this rank so far."""
     led: bool = False
-    """A debugger has it: it passes gates, and is ``held`` where the debugger has stopped it."""
+    """Whether a debugger leads the rank: it passes gates, and is ``held`` where that stops it."""
     proc: Word = ""
-    """Its process; the hub puts in the one that the message came from."""
+    """Process of the rank, set by the hub from the message's sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong(Message, tag="pong"):
-    """The agent's clock when the Ping came."""
+    """Clock of the agent when the Ping came."""
 
     re: int
     t_ns: int
@@ -98,7 +97,7 @@ class Pong(Message, tag="pong"):
 
 @dataclass(frozen=True, slots=True)
 class Bye(Message, tag="bye"):
-    """The process leaves."""
+    """Announcement that the process leaves."""
 
     last_index: int
     """Index of the process's last record."""
@@ -111,28 +110,28 @@ class Done(Message, tag="done"):
 
     re: int
     error: Line = ""
-    """Why it was refused; empty: it was done."""
+    """Reason of a refusal; empty: it was done."""
     unknown: tuple[Word, ...] = ()
     """Kinds of watches that the agent does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread's stack."""
+    """Stack of one thread."""
 
     thread: Line
     main: bool = False
     frames: tuple[Frame, ...] = ()
-    """Outermost first, without the agent's own."""
+    """Frames, outermost first, without the agent's own."""
     inside: Word = ""
-    """What the agent is around: ``gate``, ``wait`` (for an op), ``op`` (its issue), ``call`` (one
-    that may block), ``exception`` (frames of the traceback), ``gil`` (from outside: it has it)."""
+    """Operation that the agent's hook wraps: ``gate``, ``wait`` (for an op), ``op`` (its issue),
+    ``call`` (may block), ``exception`` (a traceback's frames), ``gil`` (from outside: has it)."""
     handles: Line = ""
-    """Exception whose ``except`` or ``finally`` runs, of the main thread: ``KeyError: 'b'``."""
+    """Exception whose ``except`` or ``finally`` the main thread runs: ``KeyError: 'b'``."""
 
 
 IssuedAt = tuple[int, str, int, str, int, str]
-"""An open asynchronous op: (t_ns, group, seq or -1 for a message, file, line, function)."""
+"""Open asynchronous op: (t_ns, group, seq or -1 for a message, file, line, function)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +144,24 @@ class Stacks(Message, tag="stacks"):
 
 
 class NoAnswer(str, Enum):
-    """Why nothing was evaluated in a rank."""
+    """Reason why nothing was evaluated in a rank."""
 
     EVAL_OFF = "eval_off"
     """The job was started without ``--allow-eval``."""
     NOT_HELD = "not_held"
     """The rank is at no gate: it runs, or waits in an op."""
     NO_FRAME = "no_frame"
-    """The rank has ``frames`` frames, none of them with that number."""
+    """The rank has only ``frames`` frames: the requested number does not exist."""
     NO_QUESTION = "no_question"
-    """The agent does not know that kind."""
+    """The agent does not know that kind of question."""
     TOO_LONG = "too_long"
     """The code ran past the time limit and was ended."""
     NO_DEBUGPY = "no_debugpy"
     """The rank's Python (``text``) has no debugpy."""
     NO_LINE = "no_line"
-    """The rank is held at an exception: no line of it comes next."""
+    """The rank is held at an exception: no line of the program comes next."""
     FAILED = "failed"
-    """The agent failed; ``text`` says at what."""
+    """The agent failed; ``text`` has the error."""
     ENDED = "ended"
     """The process ended meanwhile (set by the hub)."""
     SILENT = "silent"
@@ -175,20 +174,20 @@ class Evaluated(Message, tag="evaluated"):
 
     re: int = 0
     refusal: NoAnswer | None = None
-    """None: it was evaluated."""
+    """Reason of the refusal; None: it was evaluated."""
     text: str = ""
     frame: Frame | None = None
     frames: int = 0
-    """The program's frames in sight."""
+    """Number of the program's frames in reach."""
     raised: bool = False
-    """The code raised: ``text`` says what."""
+    """Whether the code raised: ``text`` is then the exception."""
     number: float | None = None
     hash: Word = ""
-    """Of a tensor's bits: ranks are compared by it."""
+    """Hash of a tensor's bits, by which ranks are compared."""
     hashes: Mapping[str, Word] = field(default_factory=dict)
-    """Name -> hash, of ``hash``."""
+    """Name -> hash, for the kind ``hash``."""
     port: int = 0
-    """Of ``dap``: where a client is awaited, on loopback of the host ``text``."""
+    """Port of ``dap`` at which a client is awaited, on loopback of the host ``text``."""
 
 
 FromAgent = Hello | State | Pong | Bye | Done | Stacks | Evaluated
@@ -198,7 +197,7 @@ FromAgent = Hello | State | Pong | Bye | Done | Stacks | Evaluated
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message, tag="welcome"):
-    """Answer to Hello. Of another hub than before: the agent says Hello again and sends all
+    """Answer to Hello. From another hub than before: the agent says Hello again and sends all
     definitions, and records from ``next`` on, as far as the ring still has them."""
 
     hub: Word
@@ -230,14 +229,14 @@ class Run(Message, tag="run"):
 
 @dataclass(frozen=True, slots=True)
 class Lease(Message, tag="lease"):
-    """Stay held for so long from now on."""
+    """Renewal of a hold: stay held for ``lease_ns`` from now on."""
 
     lease_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ping(Message, tag="ping"):
-    """Answered by Pong."""
+    """Question for the agent's clock, answered by Pong."""
 
     id: int = 0
     t_ns: int = 0
@@ -245,14 +244,14 @@ class Ping(Message, tag="ping"):
 
 @dataclass(frozen=True, slots=True)
 class Where(Message, tag="where"):
-    """Answered by Stacks."""
+    """Question for the threads' stacks, answered by Stacks."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetLevel(Message, tag="level"):
-    """Record at this sampling level (wire.LEVELS)."""
+    """Order to record at this sampling level (wire.LEVELS)."""
 
     id: int
     level: int
@@ -260,29 +259,29 @@ class SetLevel(Message, tag="level"):
 
 @dataclass(frozen=True, slots=True)
 class BreakAt:
-    """A breakpoint of one rank."""
+    """Breakpoint of one rank."""
 
     number: int
     gates: int
-    """Gate classes at which it can match."""
+    """Gate classes at which the breakpoint can match."""
     tree: object
-    """Condition (pardbg_agent.control.breaks)."""
+    """Condition as a tree (pardbg_agent.control.breaks)."""
     ignore: int = 0
-    """Matches to skip."""
+    """Number of matches to skip."""
     once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A watch of one rank."""
+    """Watch of one rank."""
 
     number: int
     kind: Word
-    """Of wire.WATCH_KINDS."""
+    """Kind of the watch, from wire.WATCH_KINDS."""
     limit: float = 0.0
-    """In the kind's unit: times the median (``slow``), ns (``skew``), bytes (``memory``)."""
+    """Limit in the kind's unit: times the median (``slow``), ns (``skew``), bytes (``memory``)."""
     ignore: int = 0
-    """Matches to skip."""
+    """Number of matches to skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,20 +296,20 @@ class SetBreaks(Message, tag="breaks"):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Message, tag="ask"):
-    """Evaluate in the held thread's own frame; only where the job allows it."""
+    """Question to evaluate in the held thread's own frame; only where the job allows it."""
 
     id: int
     kind: Word
     expr: str = ""
     frame: int = 0
-    """0 is the innermost."""
+    """Number of the frame; 0 is the innermost."""
     every: bool = False
     """Whether frames of libraries count, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delay(Message, tag="delay"):
-    """Delay each training step by so much (a planted straggler); 0 ends it."""
+    """Order to delay each training step by ``ns`` (a planted straggler); 0 ends the delay."""
 
     id: int
     ns: int

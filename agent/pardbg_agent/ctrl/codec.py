@@ -19,26 +19,26 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 MAX_TEXT: Final = 10_000
-"""Characters of a text without a limit of its own."""
+"""Maximum characters of a text without a limit of its own."""
 MAX_ITEMS: Final = 1 << 17
-"""Items of one list or map."""
+"""Maximum items of one list or map."""
 MIN_NUMBER: Final = -(1 << 63)
 MAX_NUMBER: Final = (1 << 64) - 1
-"""What msgpack carries; hashes are unsigned and take all 64 bits."""
+"""Largest number that msgpack carries; hashes are unsigned and take all 64 bits."""
 MAX_DEPTH: Final = 64
-"""Levels of lists and maps in a value that is annotated as ``object``."""
+"""Maximum levels of lists and maps in a value that is annotated as ``object``."""
 
 Word = Annotated[str, 64]
-"""A name or an identifier."""
+"""Name or identifier, of 64 characters at most."""
 Line = Annotated[str, 500]
-"""One line for a user."""
+"""Line for a user, of 500 characters at most."""
 
 Read = Callable[[Any], Any]
 T = TypeVar("T")
 
 
 class Message:
-    """A message that ``TAG`` tells apart from others of its union."""
+    """Message with a ``TAG`` that tells it apart from others of its union."""
 
     __slots__ = ()
     TAG: ClassVar[str]
@@ -49,7 +49,7 @@ class Message:
 
 
 class Malformed(ValueError):
-    """Input that does not follow the layout; counted by whoever catches it."""
+    """Input that does not follow the layout; counted by its catcher."""
 
 
 def encode(value: Any, whole: bool = False) -> Any:
@@ -80,7 +80,7 @@ def decode(kind: type[T], plain: object) -> T:
 
 @cache
 def reader(hint: Any) -> Read:
-    """Return the function that reads a plain value as this annotation says."""
+    """Return the function that reads a plain value according to an annotation."""
     if dataclasses.is_dataclass(hint):
         return _dataclass_reader(typing.cast(type, hint))
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -211,7 +211,7 @@ def _int(plain: Any) -> int:
 
 
 def _key(plain: Any) -> int:
-    """A rank or number as the key of a map, which JSON has as text."""
+    """Return a rank or number used as the key of a map, which is text in JSON."""
     if isinstance(plain, str) and plain.isascii() and plain.isdigit() and len(plain) < 19:
         return int(plain)
     return _int(plain)
@@ -239,7 +239,7 @@ _NESTED: Final = dict, list, tuple
 
 
 def _any(plain: Any, depth: int = 0) -> Any:
-    """Plain values of whatever shape; the whole message's size bounds them."""
+    """Return a plain value of any shape; the size of the whole message bounds it."""
     if depth > MAX_DEPTH:
         raise Malformed("too deep")
     if not isinstance(plain, _NESTED):

@@ -1,1 +1,1 @@
-"""A rank before, between and after its groups: its first moment, calls that block, its end."""
+"""Life of a rank outside its groups: its start, calls that block, its end."""

@@ -1,9 +1,9 @@
-"""Calls of a rank's life that block outside of collectives: begin and end as CALL records.
+"""Calls in a rank's life that block outside of collectives: begin and end as CALL records.
 
 init_process_group, a wait at the store, a checkpoint, the exit of the process: each is an op in the
-wait-for graph, so that who does not come is found there, too. Calls that all members make together
-count on one group; a call of this rank alone has a group of its own. Torch knows nothing of them.
-"""
+wait-for graph, so that a missing rank is found there, too. Calls that all members make together
+count on one group; a call of this rank alone has a group of its own. Torch knows nothing of
+them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def begin(
     c: Core, name: str, detail: str, key: str, members: Sequence[int], of: int = NONE,
     group: int = 0, at: Callable[[], Any] | None = None, meets: str = "",
 ) -> Call:  # fmt: skip
-    """Start the call now: in the status block, and as a record. ``of``: the rank that it asks;
-    ``group``: id of the one that it is about; ``at``: tells where the program makes it; ``meets``:
-    where it looks for the other ranks."""
+    """Begin a call now: in the status block, and as a record. ``of``: the rank that it asks;
+    ``group``: id of the group that it is about; ``at``: returns its place in the program;
+    ``meets``: rendezvous address."""
     group_id = c.defs.group(key, "set-up", None, members, wire.CALLS)
     name_id = c.defs.op(name, "", detail[:MAX_DETAIL], of, group, at=at, meets=meets)
     seq, t0 = c.ops.next_seq(key), now_ns()
@@ -44,7 +44,7 @@ def begin(
 
 
 def end(c: Core, call: Call, failed: bool = False) -> None:
-    """Record the end of a call that `begin` gave, now."""
+    """Record the end, now, of a call that `begin` returned."""
     if c.ops.completed(call.token):
         _record(c, Kind.CALL, call, now_ns(), int(Flag.FAILED) if failed else 0)
 
@@ -53,7 +53,7 @@ def alone(
     c: Core, name: str, detail: str = "", of: int = NONE, group: int = 0,
     at: Callable[[], Any] | None = None,
 ) -> Call:  # fmt: skip
-    """Return a call of this rank that nobody else has to make."""
+    """Begin a call of this rank that no other rank has to make."""
     rank = c.identity.rank
     return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,), of, group, at)
 
@@ -67,18 +67,18 @@ def _record(c: Core, kind: Kind, call: Call, t1: int, flags: int) -> None:
 
 # -- a rank's start-up and its exit, as its status says them
 EXIT_NS: Final = 1_000_000_000
-"""An exit that is shorter has no record."""
+"""Minimum duration, in ns, of an exit that is recorded."""
 
 
 def start_up(c: Core) -> None:
-    """Show that a rank starts up: it may never come to its group."""
+    """Show in the status that a rank starts up: it may never come to its group."""
     if c.run is not None:
         c.starting = True
         c.status.now(0, c.defs.name(wire.START_UP), 0, NONE, NONE, c.identity.start_ns)
 
 
 def group_formed(c: Core) -> bool:
-    """Note that its first group is there; return whether that ends the start-up."""
+    """Note the rank's first group; return whether that ends the start-up."""
     if not c.starting:
         return False
     c.starting = False
@@ -87,8 +87,8 @@ def group_formed(c: Core) -> bool:
 
 
 def watch_exit(c: Core) -> None:
-    """The main thread has ended: from here on the agent's thread looks, and an exit is told once it
-    takes its time."""
+    """Watch the exit after the main thread's end: the agent's thread records an exit that takes
+    longer than EXIT_NS."""
     from_ns = now_ns() + EXIT_NS
 
     def look() -> None:
@@ -99,7 +99,7 @@ def watch_exit(c: Core) -> None:
 
 
 def exited(c: Core) -> None:
-    """Handlers and threads have ended; what is left is the agent's own."""
+    """End the exit call: handlers and threads have ended, only the agent's own are left."""
     call, c.exiting = c.exiting, None
     if call is not None:
         c.guard.call("calls", end, c, call)

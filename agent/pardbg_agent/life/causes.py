@@ -1,8 +1,7 @@
-"""What an exception came from: the end of its chain of causes; of a group, those of its members.
+"""Causes of an exception: the end of its chain of causes; for a group, those of its members.
 
-Nothing of a program's own class is called for it: BaseException's own slots are read. Texts are
-told by who asks, as Python prints them, or without the program's code where it may not print them.
-"""
+No code of a program's own class is called: BaseException's own slots are read. The caller formats
+the texts, as Python prints them, or without the program's code where that may not run."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from pardbg_agent.ctrl.agent_messages import Frame
 
 MAX_LINKS: Final = 8
 MAX_ENDS: Final = 4
-"""Exceptions told of those that one group holds."""
+"""Maximum exceptions of one group that are reported."""
 _MAX_RANKS: Final = 1024
 _MAX_PASSED_ON: Final = 100_000
 _SLOTS: Final = vars(BaseException)
@@ -34,33 +33,33 @@ _DICT: Final = _SLOTS["__dict__"].__get__
 _CHECKPOINT: Final = ("torch.distributed.checkpoint.api", "CheckpointException")
 _EXCHANGES: Final = "/torch/distributed/checkpoint/utils.py"
 _TEXTS: Final = ("RemoteTraceback", "_RemoteTraceback")
-"""Causes by which pools of processes pass on a traceback's text: the exception is its own cause."""
+"""Causes with which process pools pass on a traceback's text: the exception is its own cause."""
 _PASSED_ON: Final = "\nOriginal Traceback (most recent call last):\n"
-"""How torch passes on what a DataLoader's worker or a thread of DataParallel raised."""
+"""Marker with which torch passes on exceptions of DataLoader workers and DataParallel threads."""
 _ONE_MORE: Final = "\nTraceback (most recent call last):\n"
 _FRAME: Final = re.compile(r'  File "(.+)", line (\d{1,9}), in (.+)')
 Lines = list[tuple[FrameType, int]]
 
 
 class Root(NamedTuple):
-    """The exception that another one came from."""
+    """Exception that another one was raised from."""
 
     value: BaseException
     frames: list[Frame]
-    """Outermost first, from where the other one's begin."""
+    """Frames, outermost first, from the first frame of the other exception on."""
     implicit: bool = False
-    """It was being handled as the other one was raised; nobody said that it is the cause."""
+    """Whether it was only being handled as the other was raised, without ``raise … from``."""
     ranks: tuple[int, ...] = ()
-    """Ranks that raised it, where a checkpoint says them."""
+    """Ranks that raised it, where a checkpoint names them."""
     passed_on: str = ""
-    """Its last line, where another process passed on the text alone: then ``value`` carries it."""
+    """Last line of a traceback that another process passed on as text: ``value`` carries it."""
     others: tuple[Root, ...] = ()
-    """What else the other one, a group, came from."""
+    """Further causes, if the other exception is a group."""
 
 
 def root_of(value: BaseException, trace: TracebackType | None) -> Root | None:
-    """Return what ``value`` was raised from, by ``raise … from`` alone if it begins so: what a
-    program says of a failure is more than what it tried before. None: it has no cause."""
+    """Return the cause of ``value``, by ``raise … from`` alone if its chain begins so: a program's
+    explicit cause matters more than its earlier attempts. None: it has no cause."""
     ends = _ends(value, list(traceback.walk_tb(trace)), {id(value)}, contexts=True)
     first, *others = islice(ends, MAX_ENDS)
     if first.value is value and not first.passed_on:
@@ -69,7 +68,7 @@ def root_of(value: BaseException, trace: TracebackType | None) -> Root | None:
 
 
 def group_text(value: BaseException) -> str | None:
-    """Return what a group says of itself, without the texts of its members; None: it is none."""
+    """Return a group's own text, without those of its members; None: it is not a group."""
     kind = _group()
     if kind is None or not issubclass(type(value), kind):
         return None
@@ -77,8 +76,8 @@ def group_text(value: BaseException) -> str | None:
 
 
 def _ends(at: BaseException, lines: Lines, met: set[int], contexts: bool) -> Iterator[Root]:
-    """Yield what this one came from, itself if it has no cause. ``contexts``: also by what was
-    being handled as it was raised."""
+    """Yield the causes of an exception, itself if it has none. ``contexts``: also exceptions that
+    were being handled as it was raised."""
     begin, implicit = at, False
     for _ in range(MAX_LINKS):
         if failed := _failed_ranks(at, lines):
@@ -103,7 +102,7 @@ def _ends(at: BaseException, lines: Lines, met: set[int], contexts: bool) -> Ite
 
 def _stack(above: Lines, trace: TracebackType | None) -> Lines:
     """Return the stack in which a cause was raised: its traceback begins in the frame that caught
-    it, which the traceback of what it caused goes through."""
+    it, which is also in the traceback of its effect."""
     below: Lines = list(traceback.walk_tb(trace))
     if not below:
         return above
@@ -112,7 +111,7 @@ def _stack(above: Lines, trace: TracebackType | None) -> Lines:
 
 
 def _group() -> Any:
-    """Return the class of groups. Before Python 3.11 only a package has one."""
+    """Return the class of exception groups. Before Python 3.11 only a package has one."""
     package = sys.modules.get("exceptiongroup")
     return getattr(builtins, "BaseExceptionGroup", getattr(package, "BaseExceptionGroup", None))
 
@@ -126,8 +125,8 @@ def _members(value: BaseException) -> Sequence[BaseException]:
 
 
 def _failed_ranks(value: BaseException, lines: Lines) -> list[Root]:
-    """Return what ranks raised of those that a checkpoint failed on, alike ones as one. These are
-    copies: their stacks are told beside them. ``lines``: where ``value`` was raised."""
+    """Return the exceptions of the ranks that a checkpoint failed on, equal ones merged. They are
+    copies: their stacks are kept beside them. ``lines``: stack in which ``value`` was raised."""
     kind = type(value)
     if (kind.__module__, kind.__name__) != _CHECKPOINT:
         return []
@@ -149,8 +148,8 @@ def _failed_ranks(value: BaseException, lines: Lines) -> list[Root]:
 
 
 def _checkpoint_members(lines: Lines) -> Sequence[int]:
-    """Return the global ranks of the group that a checkpoint was of, which numbers its ranks in
-    that; empty: of all ranks, or it is not known."""
+    """Return the global ranks of a checkpoint's group, whose failures have group ranks; empty: all
+    ranks, or not known."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     for frame, _ in reversed(lines):
         if c10d is not None and frame.f_code.co_filename.endswith(_EXCHANGES):
@@ -160,12 +159,12 @@ def _checkpoint_members(lines: Lines) -> Sequence[int]:
 
 
 def _plain_args(value: BaseException) -> tuple[object, ...]:
-    """Return the arguments that can be compared without the program's code."""
+    """Return arguments that can be compared without running code of the program."""
     return tuple(of if type(of) in (str, int) else type(of) for of in _ARGS(value))
 
 
 def _passed_on(value: BaseException, implicit: bool) -> Root | None:
-    """Return what a worker raised, of which the exception here has the traceback's text alone."""
+    """Return a worker's exception, of which the exception here has only the traceback's text."""
     args = _ARGS(value)
     if not args or not isinstance(args[0], str) or len(args[0]) > _MAX_PASSED_ON:
         return None

@@ -1,13 +1,11 @@
-"""The agent enters a program that was started without it: ``pardbg attach --agent``.
+"""Entering a program that was started without the agent: ``pardbg attach --agent``.
 
-Ranks number their ops from where the agent begins, so all of them must begin where the same ops are
-over. Each rank is held once, where its optimizer's step() has returned; while all are held there at
-one moment, no collective is under way, and each begins at op 0 of each group. Who enters says so in
-a file of its own and reads its orders from another: docs/attach.md.
-
-Whatever comes from outside runs in the main thread between two bytecodes (a *pending call*): it may
-only do there what the program's own code could do at that place.
-"""
+Ranks number their ops from the agent's start, so all of them must start it where the same ops are
+over. Each rank is held once, when its optimizer's step() has returned; while all are held there at
+one moment, no collective is under way, and each begins at op 0 of each group. A rank reports its
+state in a file of its own and reads its orders from another: docs/attach.md. Code from outside runs
+in the main thread between two bytecodes (a *pending call*): it may only do there what the program's
+own code could do at that place."""
 
 from __future__ import annotations
 
@@ -27,25 +25,25 @@ from pardbg_agent.life.own_frames import hide_own, is_own
 
 POLL_S: Final = 0.005
 ORDERS_FILE: Final = "orders.json"
-"""By who attached: ``{"turn": N, "ready": bool, "go": bool, "over": bool}``, written anew at least
-each second. ``ready``: all ranks are; before, none is held."""
+"""File of the attaching process: ``{"turn": N, "ready": bool, "go": bool, "over": bool}``,
+rewritten at least each second. ``ready``: all ranks are ready; before, none is held."""
 GRACE_S: Final = 5.0
-"""How long the main thread may take to end what is over."""
+"""Time in s for the main thread to end an entrance that is over."""
 SILENT_S: Final = 8.0
-"""Without news of who attached for this long the rank runs on alone."""
+"""Time in s without orders after which the rank runs on alone."""
 GONE: Final = "who attached is gone"
 NOT_AMID: Final = ("/torch/library.py", "/threading.py", "/logging/__init__.py")
-"""Files whose functions hold locks."""
+"""Files with functions that hold locks."""
 
 _NUMBER: Final = "_get_sequence_number_for_group"
 _IS_TRUE: Final = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
 _entering: list[Entering] = []
-"""For good: the interpreter may be about to call any of them."""
+"""Entrances, kept for good: the interpreter may be about to call any of them."""
 
 
 def enter(folder: str, run_dir: str, wait_s: float, more_path: list[str]) -> None:
-    """Begin to enter; returns at once. ``folder``: of the files of all ranks. ``more_path``: where
-    modules are that the program's own path may lack, used while the agent is imported."""
+    """Begin to enter; returns at once. ``folder`` has the files of all ranks. ``more_path``:
+    directories of modules that the program may lack, searched while the agent is imported."""
     new, before = Entering(folder, run_dir, wait_s, more_path), _entering[-1] if _entering else None
     if before is not None and before.is_under_way:
         if before.is_wanted():
@@ -58,32 +56,32 @@ def enter(folder: str, run_dir: str, wait_s: float, more_path: list[str]) -> Non
 
 
 def leave(folder: str) -> None:
-    """Take the agent out, where the main thread can do it; returns at once."""
+    """Take the agent out when the main thread can do it; returns at once."""
     _entering.append(Entering(folder, "", 0.0, []))
     _thread.start_new_thread(_entering[-1].part, ())
 
 
 class Entering:
-    """One entrance. States: ``ready``, ``held``, then ``in`` or ``failed``; once left, ``out``."""
+    """Entrance into a rank. States: ``ready``, ``held``, then ``in`` or ``failed``; ``out``."""
 
     def __init__(self, folder: str, run_dir: str, wait_s: float, more_path: list[str]) -> None:
         self.is_under_way = True
         self._folder, self._run_dir, self._more = folder, run_dir, more_path
         self._until = time.monotonic() + wait_s
         self._turn = 0
-        """It is held while this is more than the turn in the orders."""
+        """Turn of this hold: the rank is held while it exceeds the turn in the orders."""
         self._hook: Any = None
         self._due = False
-        """To be held as soon as step() has returned."""
+        """Whether to hold as soon as step() has returned."""
         self._place = ""
-        """The program's line that called it."""
+        """Program line that called step()."""
         self._main = threading.main_thread().ident or 0
         self._then: Callable[[], None] | None = None
 
     # -- in a thread of its own
 
     def prepare(self) -> None:
-        """Import what is needed while the program runs on, then wait for an optimizer's step."""
+        """Import the agent while the program runs on, then wait for an optimizer's step."""
         try:
             with _added(self._more):
                 from pardbg_agent.life import own_libraries
@@ -112,14 +110,14 @@ class Entering:
             self._in_main(self._unhook)
 
     def is_wanted(self) -> bool:
-        """Return whether who attached is there."""
+        """Return whether the attaching process is alive."""
         return self._orders() is not None
 
     def refuse(self, why: str) -> None:
         self._end("failed", why)
 
     def _wait_for_all(self) -> str | None:
-        """Return why not all are ready, however slow one is to be reached; None: they are."""
+        """Wait until all ranks are ready; return the reason if that fails, else None."""
         while self.is_under_way and not self._is_over():
             orders = self._orders()
             if orders is None:
@@ -130,29 +128,29 @@ class Entering:
         return "the others did not come"
 
     def part(self) -> None:
-        """Have the main thread take the agent out, also where it is held."""
+        """Have the main thread remove the agent, even while it is held."""
         core = sys.modules.get("pardbg_agent.core")
         if core is not None and core.CURRENT is not None:
             core.CURRENT.gate.end()
         self._in_main(self._leave)
 
     def _in_main(self, then: Callable[[], None]) -> None:
-        """Have the main thread run it, as soon as it may; wait for that."""
+        """Have the main thread run a function as soon as it may; wait for that."""
         self._then = then
         while self._then is then and not self._is_over(GRACE_S):
             self._call()
             time.sleep(POLL_S)
 
     def _call(self) -> None:
-        """Have the main thread ask whether this is true: what ``__bool__`` raises, comes out where
-        the program is. (ctypes' own callbacks end there.)"""
+        """Have the main thread take the truth value of this object: an exception of ``__bool__``
+        then comes out where the program is. (ctypes' own callbacks swallow exceptions.)"""
         ctypes.pythonapi.Py_AddPendingCall(_IS_TRUE, ctypes.py_object(self))
 
     # -- in the main thread
 
     def __bool__(self) -> bool:
-        """Run what is due; not where the main thread is amid what must not be touched. What a
-        signal's handler raises meanwhile is the program's."""
+        """Run the pending function, unless the main thread is in code that must not be interrupted.
+        An exception of a signal's handler meanwhile is the program's."""
         try:
             frame = sys._getframe(1)
             if self._due and _steps(frame):
@@ -189,7 +187,7 @@ class Entering:
             self.is_under_way = False
 
     def _step_ends(self) -> None:
-        """Be held as soon as an optimizer's step() has returned to the program."""
+        """Prepare to hold as soon as an optimizer's step() has returned to the program."""
         if self._due or threading.get_ident() != self._main or not self.is_under_way:
             return
         steps = _steps(sys._getframe())
@@ -201,7 +199,7 @@ class Entering:
         self._call()
 
     def _hold(self) -> None:
-        """Wait for the others, the GIL released; then begin, or run on to the next step's end."""
+        """Wait for the other ranks, the GIL released; then begin, or run on to the next step."""
         self._due = False  # what comes next is a new step's end
         if not self.is_under_way:
             return
@@ -272,7 +270,7 @@ class Entering:
             os.replace(f"{path}.new", path)
 
     def _orders(self) -> Mapping[str, Any] | None:
-        """Return the newest orders; None: there are none any more."""
+        """Return the newest orders; None if there are none any more."""
         path = os.path.join(self._folder, ORDERS_FILE)
         try:
             with open(path, encoding="utf-8") as file:
@@ -286,7 +284,7 @@ class Entering:
 
 @contextlib.contextmanager
 def _added(path: list[str]) -> Iterator[None]:
-    """Search these directories, too, after the program's own."""
+    """Add these directories to ``sys.path``, after the program's own, for a while."""
     more = [entry for entry in path if entry not in sys.path]
     sys.path += more
     try:
@@ -314,7 +312,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _steps(frame: FrameType | None) -> list[FrameType]:
-    """Return the frames that call an optimizer's step() and then its hooks, the innermost first."""
+    """Return the frames that call an optimizer's step() and then its hooks, innermost first."""
     return [one for one in _frames(frame) if one.f_code.co_name == "wrapper"
             and one.f_code.co_filename.endswith("/torch/optim/optimizer.py")]  # fmt: skip
 
@@ -333,7 +331,7 @@ def _is_amid(frame: FrameType) -> bool:
 
 
 def _is_from_elsewhere(error: BaseException) -> bool:
-    """Return whether the innermost frame of its traceback is not of this package."""
+    """Return whether the innermost frame of a traceback is outside of this package."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -341,8 +339,8 @@ def _is_from_elsewhere(error: BaseException) -> bool:
 
 
 def _numbers() -> dict[str, int]:
-    """Return how many ops NCCL's groups were given: hosts run ahead of their devices there, and may
-    have come to different steps."""
+    """Return the number of ops given to NCCL's groups: hosts run ahead of their devices there, and
+    may have come to different steps."""
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     found = {}
     for pg, (backend, _) in list(c10d._world.pg_map.items()):

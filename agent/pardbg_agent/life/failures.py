@@ -1,16 +1,14 @@
-"""The exception that ends a thread of this process, told before the process is gone.
+"""Exceptions that end a thread of this process, reported before the process is gone.
 
-``sys.excepthook`` is chained: what was there before runs as always. A hook that the program puts
-in its place later is called without ours: then Python's ``sys.last_value`` tells at the end of the
-main thread. A thread's is seen where threading calls its hook, whichever that is. In a child of
-``multiprocessing``, which prints the exception itself, it is seen as it leaves ``Process.run``.
-What a thread of a pool raises is told where its future keeps it, and what a task of asyncio raises
-when it is done: the program may never ask for it.
-The values of variables are not looked at.
+``sys.excepthook`` is chained: the previous hook runs as always. A hook that the program sets later
+is called without ours: then Python's ``sys.last_value`` is read at the end of the main thread. A
+thread's exception is taken where threading calls its hook, whichever that is. In a child of
+``multiprocessing``, which prints the exception itself, it is taken as it leaves ``Process.run``. An
+exception of a pool's thread is reported when its future keeps it, one of an asyncio task when the
+task is done: the program may never ask for it. The values of variables are not read.
 
 Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
-the hub lets it die. Its stack is unwound by then, but the traceback still has its frames.
-"""
+the hub lets it die. Its stack is unwound by then, but the traceback still has its frames."""
 
 from __future__ import annotations
 
@@ -35,35 +33,35 @@ if TYPE_CHECKING:
 
 MAX_TEXT: Final = 500
 MAX_TOLD: Final = 16
-"""Exceptions told per process: threads of a program may fail by the thousand."""
+"""Maximum exceptions reported per process: threads of a program may fail by the thousand."""
 MAX_KEPT: Final = 64
-"""Those of them that futures keep: most are asked for, and tried again."""
+"""Maximum reported exceptions kept by futures: most are asked for, and tried again."""
 MAX_NAME: Final = 80
 _POOL: Final = "concurrent.futures.thread"
 
 
 class UncaughtErrors:
-    """What sees them, in this process. ``current`` gives the Core that is told."""
+    """Hooks of this process for uncaught exceptions. ``current`` returns the Core to report to."""
 
     def __init__(self, current: Callable[[], Core | None]) -> None:
         self._current = current
         self._before: list[Callable[..., Any]] = []
-        """The hooks that were there each time ours was put in place, the newest last."""
+        """Hooks that were in place each time ours was installed, the newest last."""
         self._ours = self._uncaught
         self._make_invoke: Callable[[], Callable[..., Any]] | None = None
-        """threading's; None: ours is not in its place."""
+        """threading's own; None: ours is not installed."""
         self._told = self._kept = 0
         self._keep: Callable[[Any, BaseException | None], None] | None = None
-        """``Future.set_exception``; None: ours is not in its place."""
+        """``Future.set_exception``; None: ours is not installed."""
         self._make_task: Callable[..., Any] | None = None
-        """``BaseEventLoop.create_task``; None: ours is not in its place."""
+        """``BaseEventLoop.create_task``; None: ours is not installed."""
         self._last: BaseException | None = None
-        """What ended the main thread, as far as told."""
+        """Exception that ended the main thread, as last reported."""
         self._passing = threading.local()
-        """``depth``: how many of the hooks that ours calls run in this thread."""
+        """``depth``: number of chained hooks that run in this thread."""
 
     def install(self) -> None:
-        """Chain the hook. Again: only where somebody has put another in its place."""
+        """Chain the hook; a second call does so only if another hook has replaced ours."""
         if self._make_invoke is None:
             self._watch_threads()
         if self._keep is None:
@@ -75,7 +73,7 @@ class UncaughtErrors:
             self._told, sys.excepthook = 0, self._ours
 
     def uninstall(self) -> None:
-        """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
+        """Restore the previous hooks; one that others chained onto stays, and only passes on."""
         if self._before and sys.excepthook == self._ours:
             sys.excepthook = self._before.pop()
         if self._make_invoke is not None and _make_invoke() == self._make_seen:
@@ -89,7 +87,7 @@ class UncaughtErrors:
             loop.create_task, self._make_task = self._make_task, None
 
     def kept(self, value: BaseException, of: str) -> None:
-        """A future has what ``of`` raised, a thread of a pool, which goes on, or a task."""
+        """Report an exception kept by a future: of a pool's thread, which goes on, or a task."""
         c = self._current()
         if c is not None and c.run is not None and self._kept < MAX_KEPT:
             self._kept += 1
@@ -98,8 +96,8 @@ class UncaughtErrors:
             c.guard.call("excepthook", self._put, c, value, trace, of, root, True)
 
     def task_ended(self, task: Any) -> None:
-        """A task of asyncio is done. Asked for in public, its exception would count as seen by the
-        program."""
+        """Report a task's exception at its end. ``task.exception()`` would mark it as retrieved by
+        the program."""
         value = getattr(task, "_exception", None)
         if isinstance(value, Exception):
             name = getattr(task.get_coro(), "__name__", "")
@@ -133,7 +131,7 @@ class UncaughtErrors:
         self._pass_on(invoke, thread)
 
     def main_thread_ends(self) -> None:
-        """It does with an exception whose hook is not ours: nobody has told it."""
+        """Report the exception that ends the main thread, if another hook than ours got it."""
         value = getattr(sys, "last_value", None)
         trace = getattr(sys, "last_traceback", None)
         if not isinstance(value, BaseException) or value is self._last or trace is None:
@@ -143,8 +141,8 @@ class UncaughtErrors:
             self._tell_and_hold(value, trace, "MainThread")
 
     def child_fails(self, raised: BaseException) -> None:
-        """It leaves the ``run`` of a process that multiprocessing started. mp.spawn has turned it
-        into SystemExit by then."""
+        """Report an exception that leaves the ``run`` of a multiprocessing child. mp.spawn has
+        turned it into SystemExit by then."""
         value: BaseException | None = raised
         if isinstance(raised, SystemExit):
             value = raised.__context__ if raised.code else None
@@ -154,8 +152,8 @@ class UncaughtErrors:
     def _uncaught(
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
-        """Tell, and pass on to the hook that was there; to an older one where that, chained to
-        ours, calls us again."""
+        """Report an exception, and pass it on to the previous hook; to an older one if that,
+        chained to ours, calls us again."""
         depth = self._depth()
         if not depth:
             self._last = value
@@ -190,8 +188,8 @@ class UncaughtErrors:
         self, c: Core, value: BaseException, trace: TracebackType | None, thread: str,
         root: Root | None,
     ) -> None:  # fmt: skip
-        """One EXCEPTION definition. It is in the definitions' file at once, so a kill that follows
-        does not take it along."""
+        """Write an EXCEPTION definition. It is in the definitions' file at once, so a kill that
+        follows does not lose it."""
         if self._told >= MAX_TOLD:
             return
         self._told += 1
@@ -213,7 +211,7 @@ class UncaughtErrors:
 
 
 def _keeping(errors: UncaughtErrors) -> Callable[[Any, BaseException | None], None]:
-    """Return a ``Future.set_exception`` that tells of what a pool's thread raised."""
+    """Return a ``Future.set_exception`` that reports exceptions of a pool's threads."""
     original = Future.set_exception
 
     @uncounted
@@ -229,12 +227,12 @@ def _keeping(errors: UncaughtErrors) -> Callable[[Any, BaseException | None], No
 
 
 def _event_loop() -> Any:
-    """Return asyncio's class of loops, where it was imported."""
+    """Return asyncio's class of loops, if it was imported."""
     return getattr(sys.modules.get("asyncio.base_events"), "BaseEventLoop", None)
 
 
 def _telling(errors: UncaughtErrors, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``create_task`` that tells of what its task raises."""
+    """Return a ``create_task`` that reports the exception of its task."""
 
     @uncounted
     @functools.wraps(original)
@@ -262,15 +260,15 @@ def _make_invoke() -> Any:
 
 
 class Children:
-    """Processes that multiprocessing starts, by any method: ``fails(error)`` is called in them with
-    what leaves their ``run``."""
+    """Hook for processes that multiprocessing starts, by any method: ``fails(error)`` is called in
+    them with an exception that leaves their ``run``."""
 
     def __init__(self, fails: Callable[[BaseException], None]) -> None:
         self._fails = fails
         self._undo: Callable[[], None] = lambda: None
 
     def watch(self, module: ModuleType) -> None:
-        """``module`` is multiprocessing.process."""
+        """Hook the processes of ``module``, which is multiprocessing.process."""
         base = module.BaseProcess
         original, fails = base._bootstrap, self._fails
 
@@ -301,8 +299,8 @@ def _run(run: Callable[[], object], fails: Callable[[BaseException], None]) -> N
 def _hold(
     c: Core, value: BaseException, trace: TracebackType | None, thread: str, root: Root | None
 ) -> None:
-    """Stay here until the hub lets it die, or nobody speaks for the hub any more. What ends a
-    program on purpose (KeyboardInterrupt, SystemExit) is not held."""
+    """Hold a failed thread until the hub lets it die, or the hub is gone. Exceptions that end a
+    program on purpose (KeyboardInterrupt, SystemExit) are not held."""
     if c.run is None or not c.run.hold_exceptions or not isinstance(value, Exception):
         return
     if c.sender is None or not c.sender.alive:
@@ -318,7 +316,7 @@ def _hold(
 
 
 def _causes(root: Root | None, kept: bool) -> dict[str, Any]:
-    """Return what an EXCEPTION says of where the exception came from, if anywhere."""
+    """Return the fields of an EXCEPTION for the causes of the exception, if it has any."""
     with contextlib.suppress(Exception):
         if root is not None:
             also = [_cause(one, kept) for one in root.others]
@@ -343,8 +341,8 @@ def _root(value: BaseException, trace: TracebackType | None) -> Root | None:
 
 
 def _said(value: BaseException, kept: bool) -> str:
-    """Return the last line of what Python prints of an exception. Of what a future keeps it may
-    print nothing: then no code of the program's runs for it."""
+    """Return the last line that Python prints for an exception. For one that a future keeps, Python
+    may print none: then no code of the program runs for it."""
     return _first_words(described(value), value) if kept else _last_line(value)
 
 

@@ -1,4 +1,4 @@
-"""The agent's one import hook: a function that runs when the program has imported a module."""
+"""Import hook of the agent: runs a function after the program has imported a module."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Then = Callable[[ModuleType], object]
 
 
 class LateImports(MetaPathFinder):
-    """Runs a function when a module has been imported: now, or as soon as the program does.
+    """Runner of functions after a module's import: now, or as soon as the program imports it.
 
-    ``complain(text)`` is told what the functions raise; nothing of it gets into an import.
-    """
+    ``complain(text)`` gets the functions' exceptions; none of them reaches an import."""
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         self._complain = complain
@@ -31,7 +30,7 @@ class LateImports(MetaPathFinder):
         self._busy: set[str] = set()
 
     def when_imported(self, module: str, then: Then) -> None:
-        """``then(module)``, once; after those that were asked for before."""
+        """Call ``then(module)`` once, after the functions registered earlier."""
         loaded = sys.modules.get(module)
         if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
             self._run(module, then, loaded)
@@ -42,7 +41,7 @@ class LateImports(MetaPathFinder):
 
     @property
     def awaited(self) -> list[str]:
-        """Return the modules that were not imported yet."""
+        """Return the modules that have not been imported yet."""
         return list(self._wanted)
 
     def waits_for(self, module: str) -> bool:
@@ -60,7 +59,7 @@ class LateImports(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module as everybody else finds it, with our function after its body."""
+        """Return the module's usual spec, with our functions to run after its body."""
         if name not in self._wanted or name in self._busy:
             return None
         self._busy.add(name)
@@ -73,9 +72,9 @@ class LateImports(MetaPathFinder):
         return spec
 
     def _follow(self, spec: ModuleSpec, loader: Any) -> None:
-        """Have this spec's loader, and no other module's, run our functions after the body. A
-        loader may serve many modules (zipimport's does), so it stays what it is, and what the
-        program finds in the module afterwards."""
+        """Make this spec's loader, and no other module's, run our functions after the body. A
+        loader may serve many modules (zipimport's does), so it stays unchanged, and the module
+        shows it to the program afterwards."""
 
         def exec_module(module: ModuleType) -> None:
             spec.loader = module.__loader__ = loader
@@ -107,8 +106,8 @@ class LateImports(MetaPathFinder):
 
 
 def _twin(loader: Any, exec_module: Callable[[ModuleType], None]) -> Any:
-    """Return an object of the loader's kind, with its state, that executes modules so. None: there
-    cannot be one (a loader of the old kind, or one in C)."""
+    """Return an object of the loader's class, with its state, whose ``exec_module`` is this one.
+    None if that is impossible (a loader of the old kind, or one in C)."""
     if not hasattr(loader, "exec_module"):
         return None
     kind = type(loader)

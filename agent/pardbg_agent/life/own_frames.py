@@ -1,7 +1,6 @@
-"""The agent's frames between the program's: they are in no traceback and no stack level of its.
+"""Frames of the agent between the program's: hidden from its tracebacks and stack levels.
 
-Loaded with the interpreter, so it imports nothing that the program may have of its own.
-"""
+Loaded with the interpreter, so it imports nothing that the program may have of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ _UNCOUNTED: Final = " (importlib._bootstrap)"
 
 
 def uncounted(function: F) -> F:
-    """Return a wrapper whose frame is not counted by ``stacklevel``, the warnings' and (from Python
-    3.11) logging's: what the program says of its place is its own. Both pass over the import
-    system's frames, which they know by these words in the name of the file."""
+    """Hide a function's frame from ``stacklevel`` of warnings and (from Python 3.11) of logging:
+    the program's place stays its own. Both skip frames of the import system, which they know by
+    these words in the file name."""
     code = getattr(function, "__code__", None)
     if code is not None and is_own(code.co_filename) and not code.co_filename.endswith(_UNCOUNTED):
         function.__code__ = code.replace(co_filename=code.co_filename + _UNCOUNTED)
@@ -27,12 +26,12 @@ def uncounted(function: F) -> F:
 
 
 def is_own(file: str) -> bool:
-    """Return whether a file is the agent's: its frames say nothing about the program."""
+    """Return whether a file is the agent's: its frames are not the program's."""
     return file.startswith(OWN)
 
 
 def hide_own(error: BaseException) -> None:
-    """Take the agent's frames out of an exception that passes one of its wrappers, before a bare
+    """Remove the agent's frames from an exception that passes one of its wrappers, before a bare
     ``raise``: the program's traceback is its own. (Python 3.10 puts the wrapper's frame back.)"""
     trace = _next_of_program(error.__traceback__)
     error.__traceback__ = trace

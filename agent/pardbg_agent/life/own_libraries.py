@@ -1,9 +1,9 @@
-"""The agent's libraries, where the program has modules of the same names.
+"""Libraries of the agent, where the program has modules of the same names.
 
 A script that lies beside its own ``msgpack.py`` gets that file from ``import msgpack``, with the
-agent as without it; the agent gets the library. So what the agent imports at the start of such a
-program is taken out of ``sys.modules`` again. The rest of the agent holds it by reference.
-"""
+agent as without it; the agent gets the library. So the modules that the agent imports at the start
+of such a program are removed from ``sys.modules`` again. The rest of the agent holds them by
+reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS: Final = ("pardbg_agent.core", "pardbg_agent.sender.agent_thread", "zmq.ut
 """Modules whose imports reach everything that the agent takes from LIBRARIES."""
 _WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 _hidden: dict[str, ModuleType] = {}
-"""Keeps the libraries alive: the program's modules have their names."""
+"""Libraries kept alive here, as the program's modules have their names."""
 
 
 def load_own_libraries() -> None:
@@ -65,7 +65,7 @@ def program_directory(command: Sequence[str]) -> str | None:
 
 
 def _place_of(script: str) -> str:
-    """A directory with a ``__main__.py`` is its own; links are followed, as Python does."""
+    """Return a script's directory; one with a ``__main__.py`` is its own. Links are followed."""
     script = os.path.realpath(script)
     return script if os.path.isdir(script) else os.path.dirname(script)
 

@@ -1,4 +1,4 @@
-"""Command lines without what looks like a secret: they are recorded, and shown to whoever looks."""
+"""Command lines without secrets: they are recorded, and shown to all viewers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _NAMES: Final = frozenset((
     "credentials", "apikey", "accesskey", "secretkey", "privatekey", "authkey", "authorization",
     "bearer",
 ))  # fmt: skip
-"""Parts of names whose value is one."""
+"""Parts of names whose value is a secret."""
 _LAST: Final = frozenset(("token", "key", "auth", "sas", "dsn"))
-"""The same, as a name's last part."""
+"""Last parts of names whose value is a secret."""
 _PLAIN: Final = frozenset((
     "pad", "eos", "bos", "unk", "mask", "sep", "cls", "image", "audio", "video", "special",
     "stop", "start", "end", "first", "last", "next", "sort", "group", "cache", "primary",
     "partition", "foreign", "dict", "data", "batch", "label", "query", "target", "input",
     "output", "random", "state", "column", "map",
 ))  # fmt: skip
-"""Parts before ``token`` and ``key`` with which it is none: ``--pad-token``, ``--sort-key``."""
+"""Parts before ``token`` and ``key`` that make a name harmless: ``--pad-token``, ``--sort-key``."""
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PAIR: Final = re.compile(r"""([A-Za-z_][\w.-]*)["']?\s*[:=]\s*["']?""")
 _OPTION: Final = re.compile(r"""(?<!\S)(--?[A-Za-z][\w.-]*)\s+(?!-)["']?""")
@@ -33,11 +33,11 @@ _SHAPES: Final = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}|xox[a-z]-[\w-]{10,}"
     r"|AIza[\w-]{30,}|nvapi-[\w-]{16,}|wandb_v\d_\w{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-"""As services make them, whatever stands before them."""
+"""Shapes of services' secrets, whatever stands before them."""
 
 
 def without_secrets(argv: Iterable[str]) -> list[str]:
-    """Return the words, with ``***`` for a value whose option or variable is called a secret's
+    """Return the words, with ``***`` for a value whose option or variable has a secret's name
     (``--api-key X``, ``FOO_TOKEN=X``), or that looks like one (``hf_…``, ``https://me:x@…``)."""
     out: list[str] = []
     before = ""
@@ -49,7 +49,7 @@ def without_secrets(argv: Iterable[str]) -> list[str]:
 
 
 def names_secret(name: str) -> bool:
-    """Return whether what is called so is a secret."""
+    """Return whether a name is that of a secret."""
     parts = [part.lower() for part in _PART.findall(name)]
     if _NAMES.intersection(parts):
         return True
@@ -57,14 +57,14 @@ def names_secret(name: str) -> bool:
 
 
 def _cleaned(word: str) -> str:
-    """One word; a script for a shell, or JSON, has pairs inside."""
+    """Return one word without secrets; a shell script, or JSON, has pairs inside."""
     word = _USER.sub(rf"\1{HIDDEN}@", word)
     word = _BEARER.sub(rf"\1\2{HIDDEN}", word)
     return _SHAPES.sub(HIDDEN, _without_values(_OPTION, _without_values(_PAIR, word)))
 
 
 def _without_values(names: re.Pattern[str], word: str) -> str:
-    """The values behind what ``names`` finds, where the name is a secret's, are hidden."""
+    """Hide the values behind names that ``names`` finds and that are a secret's."""
     out, at = "", 0
     for found in names.finditer(word):
         value = _VALUE.match(word, found.end()) if names_secret(found[1]) else None

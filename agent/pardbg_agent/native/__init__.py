@@ -1,10 +1,9 @@
-"""The hot path in C++: where the built one is kept, and how it is loaded.
+"""Hot path in C++: where built modules are kept, and how they are loaded.
 
-It is built by ``pardbg native build``, or in the background of a torch's first run
+A module is built by ``pardbg native build``, or in the background of a torch's first run
 (``PARDBG_NATIVE_BUILD=off``: not there), once for each torch, Python and version of the source,
-into the user's cache (``PARDBG_NATIVE`` names another directory; ``off``: never used). A job looks
-whether it was there when its run began: whatever is wrong with it, Python's way is taken.
-"""
+into the user's cache (``PARDBG_NATIVE`` names another directory; ``off``: never used). A job uses
+one that existed when its run began: if anything is wrong with it, the Python hooks are used."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from typing import Any, Final
 ENV: Final = "PARDBG_NATIVE"
 BUILD_ENV: Final = "PARDBG_NATIVE_BUILD"
 FAILED: Final = ".failed"
-"""After the path of one that could not be built: a file with the reason, so that no later run tries
+"""Suffix of a file with the reason of a failed background build, so that no later run tries
 again."""
 HERE: Final = os.path.dirname(os.path.abspath(__file__))
 SOURCES: Final = (
@@ -31,13 +30,13 @@ SOURCES: Final = (
     "pipeline.hpp", "phases.hpp", "fsdp.hpp", "sketch.hpp", "hotpath.cpp",
 )  # fmt: skip
 OPTIONS: Final = ("-O2", "-ftree-vectorize", "-std=c++20", "-DNDEBUG")
-"""NDEBUG as in torch's builds: else its headers look whether to trace each op that goes through."""
+"""Compiler options. NDEBUG as in torch's builds: else its headers check tracing for each op."""
 DIGEST: Final = 64
-"""Bytes at the end of a built file: its checksum. A file that was cut or changed is not loaded."""
+"""Bytes at the end of a built file: its checksum. A cut or changed file is not loaded."""
 
 
 class Unusable(Exception):
-    """Why Python's way is taken: one line."""
+    """Reason, in one line, why the Python hooks are used."""
 
 
 def folder() -> str:
@@ -50,7 +49,7 @@ def folder() -> str:
 
 
 def torch_folder() -> str:
-    """Return where torch is installed, without importing it. Raises Unusable."""
+    """Return torch's directory, without importing torch. Raises Unusable."""
     try:
         found = importlib.util.find_spec("torch")
     except (ImportError, ValueError):
@@ -62,7 +61,7 @@ def torch_folder() -> str:
 
 @functools.lru_cache(1)
 def tag(torch: str) -> str:
-    """Return this torch, Python, source and options, which one is built for, in 20 letters."""
+    """Return a 20-letter digest of torch, Python, source and options, for a module's name."""
     python = sys.implementation.cache_tag, sysconfig.get_platform()
     known = hashlib.sha256(repr((python, OPTIONS)).encode())
     paths = [os.path.join(torch, "version.py"), *(os.path.join(HERE, s) for s in SOURCES)]
@@ -78,7 +77,7 @@ def path_of(torch: str) -> str:
 
 
 def checked(path: str) -> None:
-    """Raises Unusable unless the file is whole, and nobody else can have written it."""
+    """Raise Unusable unless the file is complete, and no other user can have written it."""
     try:
         about = os.stat(path)
         with open(path, "rb") as file:
@@ -94,7 +93,7 @@ def checked(path: str) -> None:
 
 
 def failure(path: str) -> str:
-    """Return why a build in the background failed; "" if none did."""
+    """Return the reason why a background build failed; "" if none did."""
     try:
         with open(path + FAILED, encoding="utf-8", errors="replace") as file:
             return file.readline(300).strip()
@@ -103,14 +102,15 @@ def failure(path: str) -> str:
 
 
 def check_age(path: str, run_file: str) -> None:
-    """Raises Unusable if the module was built after the run began: all its ranks go one way."""
+    """Raise Unusable if the module was built after the run began: all its ranks must agree."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(run_file) as file:
         if os.stat(path).st_mtime_ns > int(json.load(file)["wall_ns"]):
             raise Unusable("built since this run began: the next run uses it")
 
 
 def state() -> str:
-    """Return the path of the one that jobs of this Python use. Raises Unusable. Loads nothing."""
+    """Return the path of the module that jobs of this Python use; loads nothing. Raises
+    Unusable."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise Unusable("Python runs without its lock")
     try:
@@ -122,7 +122,7 @@ def state() -> str:
 
 
 def loaded(path: str) -> Any:
-    """Return the module in this file. Raises Unusable."""
+    """Return the loaded module of a file. Raises Unusable."""
     loader = importlib.machinery.ExtensionFileLoader("_hotpath", path)
     spec = importlib.util.spec_from_file_location("_hotpath", path, loader=loader)
     try:

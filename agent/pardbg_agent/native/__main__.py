@@ -1,9 +1,8 @@
 """``python -m pardbg_agent.native``: build the hot path for this Python's torch.
 
-stdout: one line. Exit code 0: it is there; 1: it cannot be built here, and the line says why.
-``--background``: with what cores have left, unless another process builds it, it has failed before,
-or memory is short.
-"""
+stdout: one line. Exit code 0: the module exists; 1: it cannot be built here, with the reason in the
+line. ``--background``: at idle priority, unless another process builds it, it has failed before, or
+memory is short."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ HOTPATH: Final = os.path.join(HERE, "hotpath.cpp")
 COMPILERS: Final = ("c++", "g++", "clang++")
 TIMEOUT_S: Final = 1800
 BACKGROUND_BYTES: Final = 4 << 30
-"""Free memory that a build in the background must find: it takes 1 GB, and the job comes first."""
+"""Free memory, in bytes, that a background build needs: it takes 1 GB, and the job comes first."""
 TRY: Final = """
 import sys, torch
 from pardbg_agent import native
@@ -41,11 +40,11 @@ for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # until torch 2.8, part o
     if value := getattr(torch._C, f"_PYBIND11_{name}", None):
         print(f'-DPYBIND11_{name}="{value}"')
 """
-"""Print the options that make a library's C++ objects those of torch."""
+"""Program that prints the options which make a library's C++ objects compatible with torch's."""
 
 
 def build() -> tuple[str, float]:
-    """Return (path, seconds; 0: it was there). Raises Unusable."""
+    """Build the module; return (path, seconds; 0: it existed). Raises Unusable."""
     torch = native.torch_folder()
     path = native.path_of(torch)
     try:
@@ -73,7 +72,7 @@ def build() -> tuple[str, float]:
 
 
 def build_in_background() -> None:
-    """Build it for later runs. Raises Unusable."""
+    """Build the module for later runs. Raises Unusable."""
     path = native.path_of(native.torch_folder())
     try:
         native.state()
@@ -98,7 +97,7 @@ def build_in_background() -> None:
 
 
 def free_bytes() -> int:
-    """Return the memory that this host can give; where that is not known, none."""
+    """Return the memory available on this host, in bytes; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
         return int(next(line for line in file if line.startswith("MemAvailable")).split()[1]) << 10
     return 0
@@ -150,7 +149,7 @@ def run_python(*code: str) -> subprocess.CompletedProcess[str]:
 
 
 def try_it(path: str) -> None:
-    """Load it in a process of its own. Raises Unusable."""
+    """Load the module in a separate process. Raises Unusable."""
     ran = run_python(TRY, path)
     if ran.returncode:
         said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
@@ -158,7 +157,7 @@ def try_it(path: str) -> None:
 
 
 def seal(path: str) -> None:
-    """Put its checksum at its end, which a loader does not read."""
+    """Append a module's checksum, which the dynamic loader ignores."""
     with open(path, "rb+") as file:
         file.write(hashlib.sha256(file.read()).hexdigest().encode())
     os.chmod(path, 0o755)  # an image is built by root, and run by another user

@@ -1,1 +1,1 @@
-"""The thread that ships a rank's records and answers the hub: the only part that knows ZeroMQ."""
+"""Thread that sends a rank's records and answers the hub: the only part that uses ZeroMQ."""

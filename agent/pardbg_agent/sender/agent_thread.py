@@ -1,8 +1,7 @@
-"""The agent's thread: it ships slices of the ring as they are, and enforces the lease.
+"""Thread of the agent: it sends slices of the ring as they are, and enforces the lease.
 
-The training never waits for it: the ring is the queue, and when nobody takes from it the oldest
-records are overwritten and counted. Other threads only write a byte into a pipe (``wake``).
-"""
+The training never waits for it: the ring is the queue, and without a reader the oldest records are
+overwritten and counted. Other threads only write a byte into a pipe (``wake``)."""
 
 from __future__ import annotations
 
@@ -28,30 +27,30 @@ if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 IDLE_MS: Final = wire.BEAT_NS // 1_000_000
-"""A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 5 Hz 0.05-0.1 % of a core."""
+"""Poll interval when idle. A wake-up costs 0.1-0.2 ms of CPU: at 5 Hz 0.05-0.1 % of a core."""
 FLOW_MS: Final = 100
-"""Where the turn before had ops to look for the end of, or many records."""
+"""Poll interval with device ops in flight, or after a turn with many records."""
 CONTROL_MS: Final = 5
 HELD_MS: Final = 25
-"""Held with nothing open: what changes that wakes the agent's thread by itself, mostly."""
+"""Poll interval while held with no op open: most changes then wake the agent's thread."""
 BATCH: Final = 1024
-"""Records per DATA message at most (64 KiB): taking them holds the GIL for 60 us, which is what the
+"""Maximum records per DATA message (64 KiB): taking them holds the GIL for 60 us, for which the
 training may have to wait."""
 MANY: Final = 128
-"""Number of ranks above which each sends its records every SPACED_NS: a thousand would else send
-ten thousand messages a second, and what hub and viewer do with each is most of their cost."""
+"""Number of ranks above which each sends its records only every SPACED_NS: otherwise a thousand
+ranks send ten thousand messages a second, whose handling is most of hub's and viewer's cost."""
 SPACED_NS: Final = 2 * wire.BEAT_NS
 SILENCE_NS: Final = 5_000_000_000
-"""Silence of the hub after which HELLO is said again (a restarted hub may not know us)."""
+"""Silence of the hub after which Hello is repeated (a restarted hub may not know this rank)."""
 UNWELCOMED_NS: Final = 1_000_000_000
-"""The same before its WELCOME: until then nothing is sent."""
+"""Silence after which Hello is repeated before the hub's Welcome: until then nothing is sent."""
 _read: Final = reader(ToAgent)
 MAX_FAILURES: Final = 20
-"""Turns that may fail before the agent's thread gives up and the rank goes on without it."""
+"""Failed turns after which the agent's thread gives up and the rank goes on without it."""
 
 
 class Sender:
-    """Owns the thread and, inside it, the sockets."""
+    """Owner of the agent's thread and, inside it, of the sockets."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -60,21 +59,21 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="pardbg", daemon=True)
         self._pipe = WakePipe()
         self.wake = self._pipe.wake
-        """Have the thread look now. Any thread."""
+        """Wakes the agent's thread. Any thread."""
         self._stop_at_ns = 0
         self._flushed = threading.Event()
         self._flush_wanted = 0
-        """Turns that must still send everything before ``flush`` returns."""
+        """Number of turns that must still send everything before ``flush`` returns."""
         self._defs_sent = 0
         self._sent = 0
         self._made = self._reader.next
         """Index after the newest record that was seen in the ring."""
         self._shipped_ns = 0
         self._many = min(BATCH, core.ring.capacity // 8)
-        """Records of a turn after which the next one comes sooner."""
+        """Number of records in a turn after which the next turn comes sooner."""
         self._idle_ms = FLOW_MS
         self._flags = wire.FRAME_OLDEST
-        """Of the next batch."""
+        """FRAME flags of the next batch."""
         self._control = StateReports(core)
         self._requests = Requests(core, self._control, self._reply, self.wake)
         self._blocked: Blocked | None = None
@@ -84,12 +83,12 @@ class Sender:
         self._thread.start()
 
     def take_over(self, old: Sender) -> None:
-        """Go on where an ended sender of the same ring stopped."""
+        """Continue where an ended sender of the same ring stopped."""
         self._reader, self._sent, self._defs_sent = old._reader, old._sent, old._defs_sent
         self._made = old._made
 
     def flush(self, timeout_s: float) -> None:
-        """Send what is in the ring now; wait for it, bounded."""
+        """Send the records in the ring now; wait for it, bounded."""
         if self._thread.is_alive():
             self._flushed.clear()
             self._flush_wanted = 2  # the turn under way may have looked at the ring before us
@@ -98,7 +97,7 @@ class Sender:
             self._flush_wanted = 0
 
     def stop(self, timeout_s: float) -> None:
-        """Send the rest, say BYE, close, in ``timeout_s`` at most. The ring keeps what is left."""
+        """Send the rest, then Bye, and close, in ``timeout_s`` at most. The ring keeps the rest."""
         self._stop_at_ns = clock.now_ns() + int(timeout_s * 0.7e9)
         self.wake()
         self._thread.join(timeout_s)
@@ -172,7 +171,7 @@ class Sender:
         self._health()
 
     def _is_due(self) -> bool:
-        """Return whether what is in the ring goes out in this turn."""
+        """Return whether the ring's records are sent in this turn."""
         now = clock.now_ns()
         few = self._core.identity.world_size <= MANY or self._made - self._reader.next >= BATCH
         if not few and now - self._shipped_ns < SPACED_NS:
@@ -192,7 +191,7 @@ class Sender:
         link.ctrl(Hello(core.defs.process, core.ring.path, core.defs.path))
 
     def _take(self, raw: bytes) -> None:
-        """One CTRL message. What is wrong with it is reported once per class of messages."""
+        """Handle a CTRL message. Its errors are reported once per class of messages."""
         kind = "message"
         try:
             message = _read(msgpack.unpackb(raw, max_map_len=256, max_array_len=4096))
@@ -223,11 +222,10 @@ class Sender:
         self._control.changed()
 
     def _ship(self, link: Link) -> bool:
-        """Send definitions and records until nothing is left or the hub takes no more.
+        """Send definitions and records until none is left or the hub takes no more.
 
-        Records are read before the definitions go out, so whatever a record names was defined
-        before. True: everything is out.
-        """
+        Records are read before the definitions are sent, so every name in a record was defined
+        before. True: everything is sent."""
         reader = self._reader
         if link.lost_ns:
             # A new hub must be told from the old one before it gets anything: what the old one had
@@ -268,7 +266,7 @@ class Sender:
         )  # fmt: skip
 
     def _end(self, link: Link) -> None:
-        """Send the rest of the ring, then BYE, by the deadline."""
+        """Send the rest of the ring, then Bye, by the deadline."""
         # The sockets connect one by one: all records may be out before a HELLO or BYE can be.
         while not (self._ship(link) and link.connected) and not link.absent:
             if clock.now_ns() >= self._stop_at_ns:

@@ -1,5 +1,5 @@
-"""System calls that the program's main thread stands in, outside of ops: asleep, at a file, on a
-socket, in a lock. Looked at with each heartbeat; Linux only."""
+"""System calls that block the program's main thread outside of ops: asleep, at a file, on a socket,
+in a lock. Sampled with each heartbeat; Linux only."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 EVERY_NS: Final = wire.BEAT_NS * 9 // 10
 _MAX_AGAIN_S: Final = 0.02
-"""Where the interpreter's turns are longer, whose lock it is is not known."""
+"""Switch interval above which the interpreter's lock is not told from others."""
 _MAX_PLACES: Final = 256
 _MAX_FILES: Final = 32
-"""Names up to which files are named: a loader reads thousands."""
+"""Maximum number of names up to which files are named: a loader reads thousands."""
 _MAX_TEXT: Final = 160
 _X86: Final = {
     "sleep": (35, 230), "lock": (202,), "child": (61, 247), "file lock": (73,),
@@ -57,19 +57,19 @@ _WRITES: Final = frozenset(
     {"x86_64": (1, 18, 20), "aarch64": (64, 66, 68)}.get(platform.machine(), ())
 )
 _OPENS: Final = frozenset({"x86_64": (257,), "aarch64": (56,)}.get(platform.machine(), ()))
-"""openat: its second argument is a path."""
+"""openat, whose second argument is a path."""
 _POLLS: Final = frozenset({"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ()))
 _CONNECTS: Final = frozenset({"x86_64": (42,), "aarch64": (203,)}.get(platform.machine(), ()))
 _UNTOUCHED: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-"""With this type Python's socket leaves its descriptor as it is: else, with a default timeout, it
-makes it non-blocking, for who has the socket, too."""
+"""Type with which Python's socket leaves its descriptor as it is: otherwise, with a default
+timeout, it makes the descriptor non-blocking for the program, too."""
 _OPENS_FIFO: Final = ("wait_for_partner", "fifo_open")
-"""Where the kernel lets who opens a FIFO wait for its other end."""
+"""Kernel functions in which the opening of a FIFO waits for its other end."""
 _OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
 
 
 class Blocked:
-    """Says where the main thread stands: a PROBE record for each time that it is seen there."""
+    """Sampler of the main thread's blocking calls: a PROBE record for each time one is seen."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -79,11 +79,11 @@ class Blocked:
         self._due_ns = 0
         self._seen: tuple[str, int] = ("", 0)
         self._more = self._last_ns = 0
-        """Looks that saw it there again, and the last one's time: told once it has moved."""
+        """Repeated sightings at one place, and the last one's time; recorded once it has moved."""
         self._names: dict[str, int] = {}
 
     def look(self, made: int) -> None:
-        """``made``: number of records so far; while it stays, so does the thread."""
+        """Sample the main thread. ``made``: number of records; unchanged, the thread stays."""
         now = now_ns()
         if self._fd < 0 or now < self._due_ns or self._core.level < 2:
             return
@@ -128,14 +128,14 @@ class Blocked:
         self._record(name, now, 0)
 
     def _moved(self) -> int:
-        """Record the looks that saw it there again; return how many records that took."""
+        """Record the repeated sightings; return the number of records that took."""
         more, self._more = self._more, 0
         if more:
             self._record(self._seen[0], self._last_ns, more)
         return bool(more)
 
     def _wakes(self, words: list[bytes]) -> bool:
-        """Return whether it waits for the interpreter, and so wakes now and then, or might."""
+        """Return whether the thread waits for the interpreter, and so wakes now and then."""
         again_s = 2.5 * sys.getswitchinterval()
         given = f"/proc/self/task/{os.getpid()}/schedstat"  # ends with how often it had a core
         times = read_text(given).split()[2:]
@@ -159,20 +159,20 @@ class Blocked:
 
 
 def _frame() -> FrameType | None:
-    """Return where the main thread is in the program; None: in the agent or in an op."""
+    """Return the main thread's frame in the program; None: it is in the agent or in an op."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return None if frame is None or inside_own(frame) or _in_op(frame) else frame
 
 
 def _in_op(frame: FrameType) -> bool:
-    """Return whether torch issues an op there or waits for one, as backward may in C++."""
+    """Return whether torch issues or awaits an op in this frame, as backward may in C++."""
     code = frame.f_code
     return code.co_name == "_engine_run_backward" or any(p in code.co_filename for p in _OF_OPS)
 
 
 def _place(frame: FrameType | None) -> str:
-    """``train.py:88 in forward``: the innermost frame of the program's code, an await's where an
-    event loop has nothing to run, else the innermost."""
+    """Return ``train.py:88 in forward``: the innermost frame of the program's code, or of an await
+    where an event loop is idle, else the innermost."""
     for file, line, function in reversed(awaited(frame)):
         if is_program(file):
             return f"{os.path.basename(file)}:{line}" + _within(function)
@@ -190,8 +190,8 @@ def _within(function: str) -> str:
 
 
 def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
-    """Return (kind, file, other process and what it does, by tabs): what a file descriptor is, its
-    link says; torch's lock files and loaders are known by their frames."""
+    """Return (kind, file, other process and its activity, separated by tabs): the link of a file
+    descriptor tells its kind; torch's lock files and loaders are known by their frames."""
     if frame.f_code.co_filename.endswith(_BATON) and frame.f_code.co_name == "wait":
         path = str(getattr(frame.f_locals.get("self"), "lock_file_path", ""))
         held = any(_is_open_in(pid, path) for pid in os.listdir("/proc") if pid.isdigit())
@@ -210,9 +210,9 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
 
 
 def _fifo(address: int) -> str:
-    """Return the FIFO that a call opens, whose other end it waits for, and that it is one, by tabs;
-    else nothing: a loader opens thousands of files. The kernel has the path: it may be gone, and to
-    ask of the file may block."""
+    """Return the path of a FIFO whose opening waits for its other end, marked as FIFO, by tabs;
+    else empty: a loader opens thousands of files. The path is the kernel's argument: the file may
+    be gone, and asking it may block."""
     if read_text(f"/proc/self/task/{os.getpid()}/wchan") not in _OPENS_FIFO:
         return ""
     path = _memory(address, _MAX_TEXT).partition(b"\0")[0].decode("utf-8", "replace")
@@ -220,7 +220,7 @@ def _fifo(address: int) -> str:
 
 
 def _memory(address: int, size: int) -> bytes:
-    """Return bytes of this process as the kernel reads them; none where there are none any more."""
+    """Return bytes of this process's memory as the kernel reads them; empty if unmapped."""
     fd = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(fd, size, address)
@@ -231,8 +231,8 @@ def _memory(address: int, size: int) -> bytes:
 
 
 def _peer(fd: int, who: bool) -> str:
-    """Return ``10.0.0.7:443``, the other end of a connected socket, and the rank's process that has
-    it if ``who``, by tabs; empty where it has no name."""
+    """Return ``10.0.0.7:443``, the other end of a connected socket, and, if ``who``, the rank's
+    process that has it, by tabs; empty without a name."""
     copy = os.dup(fd)
     try:
         of = socket.socket(type=_UNTOUCHED, fileno=copy)
@@ -248,7 +248,7 @@ def _peer(fd: int, who: bool) -> str:
 
 @lru_cache(_MAX_ENDS)
 def _process_at(here: object, there: object) -> str:
-    """Return which of its launcher's processes has the end ``here`` of a connection within this
+    """Return the process, among the launcher's, with the end ``here`` of a connection within this
     host; empty: none of them."""
     if not (isinstance(here, tuple) and isinstance(there, tuple) and here[0] == there[0]):
         return ""
@@ -263,7 +263,7 @@ def _process_at(here: object, there: object) -> str:
 
 
 def _asked(number: int, words: list[bytes]) -> str:
-    """Return the address that a connect goes to."""
+    """Return the address of a connect call."""
     of = _memory(int(words[2], 16), 24) if number in _CONNECTS else b""
     family, port = int.from_bytes(of[:2], sys.byteorder), int.from_bytes(of[2:4], "big")
     at = {int(socket.AF_INET): of[4:8], int(socket.AF_INET6): of[8:24]}.get(family, b"")
@@ -277,8 +277,8 @@ def _address(of: object) -> str:
 
 
 def _busy_worker(frame: FrameType | None) -> str:
-    """Return process and call of a loader's worker that works, rather of one that is stopped, if
-    the frame waits for a loader: for its queue, or in one for a tensor's descriptor."""
+    """Return process and call of a busy loader worker, preferably a stopped one, if the frame waits
+    for a loader: for its queue, or inside it for a tensor's descriptor."""
     for _ in range(_LOADER_DEPTH):
         if frame is None or frame.f_code.co_name == "_try_get_data":
             break
@@ -306,8 +306,8 @@ def _is_open_in(pid: str, path: str) -> bool:
 
 
 def _holder(pid: int) -> int | None:
-    """Return the process that has the lock which ``pid`` waits for: /proc/locks has waiting
-    processes behind it, with an arrow."""
+    """Return the process with the lock that ``pid`` waits for: /proc/locks lists waiting processes
+    behind it, with an arrow."""
     with open("/proc/locks", encoding="ascii", errors="replace") as file:
         rows = [line.split() for line in file]
     for row in rows:

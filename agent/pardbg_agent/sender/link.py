@@ -1,7 +1,6 @@
-"""The two sockets of a rank, and the pipe that wakes the thread which owns them.
+"""Sockets of a rank, and the pipe that wakes the thread which owns them.
 
-The sockets are made, used and closed in the agent's thread, on a context of its own.
-"""
+The two sockets are made, used and closed in the agent's thread, on a context of its own."""
 
 from __future__ import annotations
 
@@ -29,21 +28,21 @@ _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
 
 class Link:
-    """The agent's sockets. Never blocks: a send that would is refused."""
+    """Sockets of the agent. Never blocks: a send that would block is refused."""
 
     def __init__(self, core: Core, pipe: WakePipe) -> None:
         run = core.run
         assert run is not None
         self.hub: str | None = None
-        """Id of the hub that welcomed us."""
+        """Id of the hub that welcomed this rank."""
         self.heard_ns = clock.now_ns()
         self.greet = False
-        """HELLO is due."""
+        """Whether a Hello is due."""
         self.connected = False
         self.absent = False
-        """Nobody listens there (yet). Neither this nor connected: still trying."""
+        """Whether no hub listens (yet). If neither this nor ``connected``: still trying."""
         self.lost_ns = 0
-        """When the connection was lost, or came back; 0 once a hub has welcomed us (again)."""
+        """Time when the connection was lost or came back; 0 once a hub has welcomed the rank."""
         self.linger_ms = 0
         self._proc = core.identity.proc.encode("ascii")
         self._pipe = pipe
@@ -82,7 +81,7 @@ class Link:
         return socket
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until something comes or the time is up. False: nothing did."""
+        """Wait until something comes or the time is up. False: nothing came."""
         came = _readable(self._ctrl)
         if not came:
             for fd, _ in self._poll.poll(timeout_ms):
@@ -104,7 +103,7 @@ class Link:
             self.lost_ns = clock.now_ns()
 
     def messages(self, limit: int = 64) -> list[bytes]:
-        """CTRL messages that have come."""
+        """Return the received CTRL messages."""
         out: list[bytes] = []
         while len(out) < limit and _readable(self._ctrl):
             out.append(self._ctrl.recv_multipart(zmq.NOBLOCK)[-1])
@@ -128,7 +127,7 @@ class Link:
             self._ctrl.send(packed, zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Within ``linger_ms``: what the hub has not taken by then is in the ring file."""
+        """Close within ``linger_ms``: records that the hub has not taken are in the ring file."""
         self._ctrl.disable_monitor()
         self._context.destroy(linger=self.linger_ms)
 

@@ -1,5 +1,5 @@
-"""What the hub asks of a rank: permits, the lease, breakpoints, stacks, a look into its frames; and
-STATE, what the rank reports while control is active."""
+"""Requests of the hub to a rank: permits, the lease, breakpoints, stacks, evaluation; and State,
+the rank's report while control is active."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 DAP: Final = "dap"
-"""Kind of Ask: wait for a debugger's client."""
+"""Kind of Ask that waits for a debugger's client."""
 MAX_ISSUED: Final = 64
-"""Open ops whose places are reported."""
+"""Maximum number of open ops whose call sites are reported."""
 
 
 class Requests:
-    """Obeys the hub in the agent's thread; ``say`` sends back, ``wake`` has it call ``answer``."""
+    """Handler of the hub's requests, in the agent's thread; ``wake`` triggers ``answer``."""
 
     def __init__(
         self, core: Core, control: StateReports, say: Callable[[messages.FromAgent], None],
@@ -39,9 +39,9 @@ class Requests:
     ) -> None:  # fmt: skip
         self._core, self._control, self._say, self._wake = core, control, say, wake
         self._answers: collections.deque[messages.Evaluated] = collections.deque()
-        """What held threads found, to be sent from here."""
+        """Answers of held threads, to be sent by the agent's thread."""
         self.limit = TimeLimit()
-        """Time limit of what a person has the held thread run."""
+        """Time limit of code that a person has the held thread run."""
         self._debugger: Debugger | None = None
         self._obeyed = -1
         """Id of the newest Permit or Run that was obeyed."""
@@ -81,7 +81,7 @@ class Requests:
         self._say(messages.Stacks(asked.id, found, tuple(self._issued())))
 
     def _issued(self) -> list[messages.IssuedAt]:
-        """Return where open asynchronous ops were issued, of those whose call is known."""
+        """Return the known call sites of open asynchronous ops."""
         found = []
         for op in self._core.ops.snapshot().open[:MAX_ISSUED]:
             site = self._core.call_site(op.since_ns)
@@ -109,8 +109,8 @@ class Requests:
         self._say(messages.Done(asked.id))
 
     def _ask(self, asked: messages.Ask) -> None:
-        """Have the held thread evaluate; the answer comes when that thread has it. Which of the
-        hub's questions make sense is decided here, where the code would run."""
+        """Have the held thread evaluate; the answer comes when that thread has it. The agent
+        decides which of the hub's questions are valid, as the code runs here."""
         run = self._core.run
         if asked.kind not in evaluate.SOURCE and not (run is not None and run.allow_eval):
             self._say(messages.Evaluated(asked.id, messages.NoAnswer.EVAL_OFF))
@@ -167,13 +167,13 @@ REPEAT_NS: Final = 1_000_000_000
 
 
 class StateReports:
-    """When a State is due, and what it reports."""
+    """Reports of State: when one is due, and its contents."""
 
     def __init__(self, core: Core) -> None:
         self.active = False
-        """From the first Permit to the state that says that the rank runs on."""
+        """Whether control is active: from the first Permit to the State that the rank runs on."""
         self.rests = False
-        """The last state said that it is held, and has no op open."""
+        """Whether the last State showed the rank held, with no op open."""
         self._core = core
         self._serial = 0
         self._sent: tuple[Any, ...] = ()
@@ -184,11 +184,11 @@ class StateReports:
         self.changed()
 
     def changed(self) -> None:
-        """Send one whatever the rest says."""
+        """Make a State due at once."""
         self._sent, self.rests = (), False
 
     def next_state(self) -> messages.State | None:
-        """Return the State if something changed since the last one, or it is time to repeat it."""
+        """Return the State if something changed since the last one, or a repetition is due."""
         now, key = clock.now_ns(), self._key()
         if key == self._sent and now - self._sent_ns < REPEAT_NS:
             return None
@@ -206,7 +206,7 @@ class StateReports:
         return core.gate.revision, stands, core.ops.revision, core.step, id(done), len(done)
 
     def _consistent(self) -> messages.State:
-        """Gate first, then ops, until the gate stays: *held* includes each op issued before."""
+        """Read gate, then ops, until the gate stays: *held* includes each op issued before."""
         core = self._core
         for _ in range(100):
             gate = core.gate.state()

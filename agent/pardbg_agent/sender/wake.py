@@ -1,4 +1,4 @@
-"""A pipe that ends another thread's poll."""
+"""Pipe that ends another thread's poll."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 
 
 class WakePipe:
-    """``fd`` is readable from ``wake`` to ``clear``. Any thread may ``wake``, also after ``close``:
-    nothing is written then, as the pipe's numbers may be another file's."""
+    """Pipe whose ``fd`` is readable from ``wake`` to ``clear``. Any thread may ``wake``, also after
+    ``close``: nothing is written then, as the pipe's numbers may be another file's."""
 
     def __init__(self) -> None:
         self.fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -27,14 +27,14 @@ class WakePipe:
             os.read(self.fd, 4096)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when it is written, or when the time is up."""
+        """Return when the pipe is written, or when the time is up."""
         poller = select.poll()  # select() takes no descriptor of 1,024 or more
         poller.register(self.fd, select.POLLIN)
         if poller.poll(timeout_s * 1000):
             self.clear()
 
     def close(self) -> None:
-        """Once nobody polls it any more."""
+        """Close the pipe, once no thread polls it any more."""
         with self._lock:
             os.close(self.fd)
             os.close(self.write_fd)

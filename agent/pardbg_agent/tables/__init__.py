@@ -1,1 +1,1 @@
-"""Facts as data that agent, C++ and viewer share. Standard library only."""
+"""Tables that agent, C++ and viewer share. Standard library only."""

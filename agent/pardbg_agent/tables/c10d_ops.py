@@ -1,9 +1,9 @@
-"""The ops of torch.distributed: one table, read by all parts that have to know them.
+"""Ops of torch.distributed: one table, read by all parts that need to know them.
 
-``KINDS`` has what ranks must agree on, by the op's name in records. ``C10D_OPS`` has a row per
-dispatcher op of torch: its kind and where its arguments lie. The hooks in Python read their
-arguments by it, and C++ gets the same rows when the hooks are installed. Standard library only.
-"""
+``KINDS`` has the rules that ranks must agree on, by the op's name in records. ``C10D_OPS`` has a
+row per dispatcher op of torch: its kind and the places of its arguments. The hooks in Python read
+their arguments by it, and C++ gets the same rows when the hooks are installed. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Side(enum.Enum):
     IN = "in"
     OUT = "out"
     SHARES = "shares"
-    """What comes out, and what goes in unless the shares add up to it."""
+    """Output, and input unless the shares add up to the output."""
     NEITHER = "neither"
 
 
@@ -35,15 +35,15 @@ class Traffic(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpKind:
-    """One kind of op, whatever torch function issues it."""
+    """Kind of op, whatever torch function issues it."""
 
     name: str
     label: str
-    """Two or three letters where its name has no room; empty: none."""
+    """Two or three letters where there is no room for the name; empty: none."""
     traffic: Traffic
     equal: Side = Side.IN
     rooted: bool = False
-    """All ranks of the group must name the same root."""
+    """Whether all ranks of the group must name the same root."""
 
 
 _KINDS: Final = (
@@ -61,45 +61,45 @@ _KINDS: Final = (
     OpKind("recv", "", Traffic.WHOLE),
 )
 KINDS: Final = {kind.name: kind for kind in _KINDS}
-"""By name."""
+"""Kinds of ops by name."""
 _OTHER: Final = OpKind("", "", Traffic.WHOLE)
 
 
 def kind_of(name: str) -> OpKind:
-    """Return the kind of an op by its name in records; of an unknown one, what most kinds have."""
+    """Return the kind of an op by its name in records; a generic kind for an unknown name."""
     return KINDS.get(name, _OTHER)
 
 
 class Tensors(enum.Enum):
-    """How an op's tensors lie in its arguments."""
+    """Layout of an op's tensors in its arguments."""
 
     NONE = "none"
-    """A barrier: they say the device, and carry nothing."""
+    """Tensors of a barrier, which only give the device and carry no data."""
     IN_PLACE = "in place"
-    """One list: what goes in is what comes out."""
+    """One list, which is input and output."""
     SINGLE = "single"
     LISTS = "lists"
     MANY_OUT = "many out"
-    """A list that goes in, and a list of lists that comes out."""
+    """One list as input, a list of lists as output."""
     MANY_IN = "many in"
 
 
 class Parts(enum.Enum):
-    """Where the bytes that go to each rank of the group are said."""
+    """Argument that gives the bytes for each rank of the group."""
 
     TENSORS = "tensors"
-    """A tensor per rank."""
+    """One tensor per rank."""
     ROWS = "rows"
-    """Numbers of rows of the one tensor; none: equal parts."""
+    """Numbers of rows of the one tensor per rank; empty: equal parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class C10dOp:
-    """A dispatcher op of torch. Places are those of its arguments; -1: it has no such argument."""
+    """Dispatcher op of torch. Places are those of its arguments; -1: it has no such argument."""
 
     torch_name: str
     kind: str
-    """Name of its OpKind."""
+    """Name of the op's OpKind."""
     tensors: Tensors
     group: int
     """Place of the process group."""
@@ -107,30 +107,30 @@ class C10dOp:
     """Place of the root, or of a p2p op's peer: a group rank."""
     tag: int = -1
     is_async: int = -1
-    """Place of async_op, which is left out of the arguments where it is True."""
+    """Place of async_op, which is absent from the arguments if it is True."""
     reduce: int = -1
     """Place of the reduction."""
     p2p: bool = False
     send: bool = False
     future: bool = True
-    """Its Work has a future on CPU backends that completes when the op does."""
+    """Whether its Work has a future on CPU backends that completes when the op does."""
     coalesced: bool = False
     functional: bool = False
-    """torch._c10d_functional issues it too, and waits by output tensor."""
+    """Whether torch._c10d_functional issues it too, and waits by output tensor."""
     parts: Parts | None = None
     methods: tuple[str, ...] = ()
-    """Methods of ProcessGroup that issue it, in any version of torch."""
+    """Methods of ProcessGroup that issue the op, in any version of torch."""
 
     @property
     def input(self) -> int:
-        """Place of what goes in; -1: nothing that counts."""
+        """Place of the input; -1: no input that counts."""
         if self.tensors is Tensors.NONE:
             return -1
         return 0 if self.tensors is Tensors.IN_PLACE else 1
 
     @property
     def output(self) -> int:
-        """Place of what comes out; -1: nothing that counts. Read by native/module.hpp."""
+        """Place of the output; -1: no output that counts. Read by native/module.hpp."""
         return -1 if self.tensors is Tensors.NONE else 0
 
     @property
@@ -192,7 +192,7 @@ C10D_OPS: Final = (
 MONITORED_BARRIER: Final = C10dOp(
     "monitored_barrier", "monitored_barrier", Tensors.NONE, 1, is_async=2
 )
-"""gloo's, which passes no dispatcher: (None, group, async_op)."""
+"""gloo's own op, which bypasses the dispatcher: (None, group, async_op)."""
 
 _PYTHON_NAMES: Final = {
     "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
@@ -204,5 +204,5 @@ _BY_ANY_NAME: Final = {
 
 
 def kind_named(name: str) -> str:
-    """Return the name in records of an op that torch's own tools name; another one as it is."""
+    """Return the name in records for torch's own name of an op; unknown names as they are."""
     return _BY_ANY_NAME.get(name, name)

@@ -1,8 +1,7 @@
-"""Which files are the program's own, and which are a library's or a framework's.
+"""Classification of files: the program's own, a library's, or a framework's.
 
 One list for stacks in the viewer, call sites in the agent, and C++, which gets ``LIBRARIES`` when
-the hooks are installed. Standard library only.
-"""
+the hooks are installed. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from typing import Final
 
 AGENT: Final = "/pardbg_agent/"
 LIBRARIES: Final = ("-packages/", "/lib/python3", "/torch/", AGENT)
-"""Parts of the path of a file that is no program's."""
+"""Path parts of files that do not belong to the program."""
 PROGRAMS: Final = ("/pardbg/lab/recipes/", "/pardbg/recipes/")
-"""Parts of paths of programs, wherever they are installed: the recipes (in old recordings too)."""
+"""Path parts of programs, wherever they are installed: the recipes (in old recordings too)."""
 _FRAMEWORK: Final = re.compile(
     r"/(torch|torchtitan|deepspeed|megatron|nanotron|picotron|colossalai|fairscale|accelerate"
     r"|lightning|pytorch_lightning|transformers|horovod)/"
@@ -22,15 +21,15 @@ _FRAMEWORK: Final = re.compile(
 
 
 def is_program(file: str) -> bool:
-    """Return whether a file is of the program, not of a library or of Python itself."""
+    """Return whether a file belongs to the program, not to a library or Python itself."""
     if file.startswith("<"):
         return False
     return any(part in file for part in PROGRAMS) or not any(part in file for part in LIBRARIES)
 
 
 def in_reach(files: Sequence[str], every: bool = False) -> list[int]:
-    """Return the places of a stack's files that a debugger walks through: the program's; in a stack
-    without any those outside of torch, else all; with ``every`` all but Python's start."""
+    """Return the indices of a stack's files that a debugger walks through: the program's; without
+    any, those outside of torch, else all; with ``every`` all but Python's start."""
     both = [at for at, file in enumerate(files) if not file.startswith("<frozen")]
     if every:
         return both
@@ -39,5 +38,5 @@ def in_reach(files: Sequence[str], every: bool = False) -> list[int]:
 
 
 def is_framework(file: str) -> bool:
-    """Return whether a file stands between a program and its ops: torch, or what is built on it."""
+    """Return whether a file is between a program and its ops: torch, or a framework above it."""
     return _FRAMEWORK.search(file) is not None
