@@ -60,7 +60,7 @@ def _relay(config: RunConfig, sources: list[int]) -> Relay:
 
 
 def outlive_signals(config: RunConfig, serving: list[Hub | Relay], heard_fd: int = -1) -> None:
-    """Make the hub end with its job, not of a signal to all processes: SIGTERM ends it, with the
+    """Make the hub end with its job, not at a signal to all processes: SIGTERM ends it, with the
     session closed, only without a running job."""
 
     def stop(number: int) -> None:

@@ -28,11 +28,11 @@ AGAIN_NS: Final = 600_000_000_000
 POLL_S: Final = 0.25
 PERIOD_S: Final = 1.0
 SHARE: Final = 100
-"""The analysis takes at most 1/SHARE of a core."""
+"""Inverse of the analysis's maximum share of a core."""
 SLOW: Final = 3.0
 """Multiple of the median of earlier steps at which a step counts as slow."""
 OPEN_NS: Final = 2_000_000_000
-"""Minimum time of an open op, also longer than SLOW steps."""
+"""Minimum time of an open op, in ns; it must also exceed SLOW steps."""
 STEPS: Final = 32
 _LIMITS: Final = Limits(4096, 1 << 62, 1000, 1000, 1000)
 
@@ -44,7 +44,7 @@ class AutoLevel:
         self._seen: dict[tuple[object, ...], int] = {}
 
     def check(self, view: View) -> str | None:
-        """Return the reason for full detail now; None: nothing new is wrong."""
+        """Return the reason for full detail now; None: no new problem."""
         loud = (found for found in findings(view) if found.severity != "info")
         reasons: list[tuple[tuple[object, ...], str]] = [
             *(((one.kind, one.culprits or one.ranks), one.text) for one in loud),

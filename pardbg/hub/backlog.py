@@ -1,4 +1,4 @@
-"""What the hub keeps: definitions per process, the newest state, and bounded recent history."""
+"""Messages that the hub keeps: definitions per process, the newest state, and recent history."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
 RECENT_BYTES: Final = 64 << 20
 DEFINITION_BYTES: Final = 64 << 20
-"""Definitions beyond this are recorded and forwarded, but late viewers do not get them. First those
-of processes that have ended go."""
+"""Limit in bytes: definitions beyond it are recorded and forwarded, but late viewers do not get
+them. Those of ended processes are dropped first."""
 OVERHEAD: Final = 120
-"""Bytes a kept message costs besides its own."""
+"""Overhead of a kept message, in bytes."""
 
 Wire = tuple[bytes, bytes]
-"""[key, payload] as it travels."""
+"""Message as sent: [key, payload]."""
 
 
 @dataclass(slots=True)
 class ProcessFacts:
-    """What a process's definitions say, as far as the hub itself needs it."""
+    """Facts from a process's definitions that the hub itself needs."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of its PROCESS definition."""
+    """Fields of the process's PROCESS definition."""
     names: dict[int, str] = field(default_factory=dict)
     """Interned strings and ops, by id."""
     groups: dict[int, str] = field(default_factory=dict)
-    """Group id -> its name."""
+    """Group id -> name of the group."""
     stages: set[int] = field(default_factory=set)
     leaving: bool = False
-    """Its main thread has ended."""
+    """Whether the process's main thread has ended."""
     launches: bool = False
-    """It is no rank, whatever its environment says: it has defined nothing, and started one."""
+    """Whether it is a launcher, not a rank: it has defined nothing itself, and started a rank."""
 
     left: bool = False
-    """Others met again without it: one of them has its number."""
+    """Whether other ranks met again without it: one of them has its number."""
 
     @property
     def is_bare(self) -> bool:
-        """Return whether it has defined nothing as a rank does."""
+        """Return whether the process has no definitions of a rank."""
         return not self.groups and all(map(of_nobody, self.names.values()))
 
     @property
@@ -60,7 +60,7 @@ class ProcessFacts:
 
 @dataclass(slots=True)
 class Definitions:
-    """All definitions, each once, in the order they came first."""
+    """All definitions, each once, in the order of their first arrival."""
 
     processes: dict[str, ProcessFacts] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -68,19 +68,19 @@ class Definitions:
     axes: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
     """Mesh axis -> group key -> global ranks."""
     timeouts: dict[str, int] = field(default_factory=dict)
-    """Group key -> ns until its ops time out."""
+    """Group key -> timeout of its ops, in ns."""
     pipelines: dict[str, tuple[int, ...]] = field(default_factory=dict)
     left_out: int = 0
-    """Definitions that late viewers do not get."""
+    """Number of definitions that late viewers do not get."""
     malformed: int = 0
     _kept: dict[tuple[bytes, Any, Any], Wire] = field(default_factory=dict)
     _bytes: int = 0
     _met_again: bool = False
     _ended: dict[str, None] = field(default_factory=dict)
-    """Processes, in the order of their ends."""
+    """Ended processes, in the order of their ends."""
 
     def add(self, key: bytes, payload: bytes) -> dict[str, Any] | None:
-        """Keep one definition; its decoded map, or None if it makes no sense."""
+        """Keep one definition; return its decoded map, or None if it is malformed."""
         try:
             fields = decode_map(payload)
             kind = str(fields.get("k"))
@@ -92,12 +92,12 @@ class Definitions:
         return fields
 
     def messages(self) -> list[Wire]:
-        """For a late viewer."""
+        """Return the definitions for a late viewer."""
         return list(self._kept.values())
 
     def missing(self, proc: str, payloads: Iterable[bytes]) -> list[bytes]:
-        """Of all that a process defined, in its order: what did not arrive. Not what a newer one
-        replaced: sent again it would undo that one."""
+        """Return the definitions of a process that did not arrive, in order. Not those that a newer
+        one replaced: sent again they would undo that one."""
         newest: dict[tuple[str, Any], bytes] = {}
         for payload in payloads:
             with contextlib.suppress(Malformed, ValueError, TypeError, KeyError):
@@ -111,25 +111,25 @@ class Definitions:
         return [payload for payload in newest.values() if payload not in have]
 
     def process(self, proc: str) -> ProcessFacts:
-        """Facts of a process, made when first asked for."""
+        """Return the facts of a process, made on first use."""
         return self.processes.setdefault(proc, ProcessFacts())
 
     def innermost(self, procs: Iterable[str], living: Mapping[str, int]) -> list[str]:
-        """Return them less those of which a child that lives is the same rank (``living`` has
-        each): a rank that forked another life of itself, which it waits for."""
+        """Return the processes without a living child of the same rank (``living``: process ->
+        rank): a rank that forked another life of itself, which it waits for."""
         known = ((proc, rank) for proc, rank in living.items() if proc in self.processes)
         above = {(one, r) for proc, r in known for one in within(self.processes[proc].fields)}
         return [proc for proc in procs if (proc, living.get(proc, -1)) not in above]
 
     def ended(self, proc: str) -> None:
-        """Keep of a process that has ended what late viewers get, as long as there is room."""
+        """Keep of an ended process only what late viewers get, as long as there is room."""
         known = self.processes.get(proc)
         if known is not None:
             known.names, known.groups, known.stages = {}, {}, set()
         self._ended[proc] = None
 
     def forget(self, procs: Collection[str]) -> None:
-        """Forget everything of processes that have ended."""
+        """Forget everything about ended processes."""
         gone = set(procs)
         self._kept = {
             kept: wire for kept, wire in self._kept.items()
@@ -207,24 +207,24 @@ class Definitions:
 
 
 def _took(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Return whether a process that met others again has another's number since then."""
+    """Return whether a process that met others again has since had another one's number."""
     if now.get("rank") != before.get("rank") or now.get("job") != before.get("job"):
         return False
     return integer(before, "epoch", 0) < integer(now, "epoch", 0)
 
 
 def older_half(ended: Collection[str]) -> list[str]:
-    """Of what is in the order of its end."""
+    """Return the first half of processes, which are in the order of their ends."""
     return list(ended)[: (len(ended) + 1) // 2]
 
 
 _NAMES: Final = (DefKind.NAME, DefKind.OP)
 _ONE_EACH: Final = (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN, DefKind.END)
-"""Definitions of which each process, and the run, has one."""
+"""Kinds of definitions of which each process, and the run, has one."""
 
 
 def _which(kind: str, fields: dict[str, Any], payload: bytes) -> Any:
-    """Return what a definition has in common with the one that it replaces."""
+    """Return the key that a definition shares with the one it replaces."""
     if kind in _NAMES or kind == DefKind.GROUP:
         return fields.get("id")
     return fields.get("proc") if kind in _ONE_EACH else payload
@@ -232,17 +232,16 @@ def _which(kind: str, fields: dict[str, Any], payload: bytes) -> Any:
 
 @dataclass(slots=True)
 class Recent:
-    """The last messages (records, output, control) within a number of bytes, and the last state.
+    """Latest messages (records, output, control) within a number of bytes, and the last state.
 
-    Kept as the recording's chunks have them, a tenth as large as they came: they are unpacked when
-    a late viewer wants them. Only what is in no chunk yet stands here as it came.
-    """
+    Kept as the recording's chunks, at a tenth of their size: they are unpacked for late viewers.
+    Only messages in no chunk yet are kept as they came."""
 
     limit_bytes: int = RECENT_BYTES
-    """As they came."""
+    """Limit on the messages' size, unpacked."""
     num_bytes: int = 0
     _chunks: deque[tuple[StoredChunk, int]] = field(default_factory=deque)
-    """(chunk, bytes of its messages of these kinds), the oldest first."""
+    """(chunk, bytes of its messages of these kinds), oldest first."""
     _open: deque[Wire] = field(default_factory=deque)
     _open_bytes: int = 0
     _state: Wire | None = None
@@ -264,13 +263,13 @@ class Recent:
             self.num_bytes -= size
 
     def closed(self, chunk: StoredChunk) -> None:
-        """Note a chunk of the recording: what came since the one before is in it."""
+        """Note a closed chunk of the recording: it has the messages since the one before."""
         if self._open:
             self._chunks.append((chunk, self._open_bytes))
             self._open, self._open_bytes = deque(), 0
 
     def messages(self) -> Iterator[Wire]:
-        """What is here now, oldest first, the state last; each unpacked when it is its turn."""
+        """Return the kept messages, oldest first, the state last; each unpacked in its turn."""
         rest = [*self._open, *([self._state] if self._state else [])]
         return chain(_unpacked([chunk for chunk, _ in self._chunks]), rest)
 

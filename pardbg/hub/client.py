@@ -1,4 +1,4 @@
-"""A viewer's two ends: ``LiveSource`` feeds a store, ``HubControl`` speaks to control."""
+"""Connections of a viewer: ``LiveSource`` feeds a store, ``HubControl`` sends commands."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 SILENT_NS: Final = 5_000_000_000
 """Silence after which a remote hub is reported; a hub speaks once a second."""
 WAITING: Final = 100_000
-"""Limit on waiting messages; a thousand ranks send ten thousand per second."""
+"""Maximum number of waiting messages; a thousand ranks send ten thousand per second."""
 MAX_POLL: Final = 5_000
-"""Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
+"""Maximum messages per ``poll``, so that a flood does not keep the caller from drawing."""
 MAX_KEPT: Final = 100_000
-"""New messages that are kept while the history comes; more wait in the socket, or are lost."""
+"""Maximum new messages kept while the history comes; more wait in the socket, or are lost."""
 
 
 def _socket(
@@ -69,11 +69,10 @@ def _socket(
 
 
 class LiveSource:
-    """A store's source: the history, then live messages. For use in one thread.
+    """Source of a store: the history, then live messages. For use in one thread.
 
     It subscribes first and keeps live messages until the history has arrived on CTRL. A hub that
-    was restarted is joined again. Raises ConfigError for no run.
-    """
+    was restarted is joined again. Raises ConfigError for no run."""
 
     def __init__(self, run: Path | Target) -> None:
         self._target = run if isinstance(run, Target) else local(run)
@@ -87,7 +86,7 @@ class LiveSource:
         self._history_poller.register(self._ctrl, zmq.POLLIN)
         self._kept: list[Message] = []
         self.joined = False
-        """The hub has sent the run's recent history."""
+        """Whether the hub has sent the run's recent history."""
         self._asked_ns = self._looked_ns = 0
         self._came_ns = time.monotonic_ns()
         self._request = 0
@@ -105,7 +104,7 @@ class LiveSource:
         return self._ended
 
     def poll(self, timeout_ms: int) -> list[Message]:
-        """Return what has come, oldest first."""
+        """Return the received messages, oldest first."""
         if self._ended:
             return []
         full = not self.joined and len(self._kept) >= MAX_KEPT
@@ -234,7 +233,7 @@ class HubControl:
         self._out: queue.SimpleQueue[commands.FromViewer | None] = queue.SimpleQueue()
         self._waiting: dict[int, Future[commands.Reply]] = {}
         self._ended: Refusal | None = None
-        """Why nothing is sent any more; None: it is."""
+        """Reason why nothing is sent any more; None: messages are sent."""
         self._pipe = WakePipe()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
@@ -244,13 +243,13 @@ class HubControl:
         self, verb: Verb | str, ranks: str | None = None, timeout_s: float = 30.0, *,
         lease_s: float = 0.0, **args: Any,
     ) -> commands.Reply:  # fmt: skip
-        """Send and wait for the answer; ``args`` are fields of Arguments."""
+        """Send a command and wait for the answer; ``args`` are fields of Arguments."""
         asked = commands.Arguments(**args)
         message = commands.Command(0, Verb(verb), ranks, asked, timeout_s, self._script, lease_s)
         return self._ask(message, timeout_s + 1.0)
 
     def take(self) -> commands.Reply:
-        """Take control over from whoever has it."""
+        """Take control over from its present holder."""
         return self._ask(commands.Take(0), 5.0)
 
     def leave(self) -> None:
@@ -294,7 +293,7 @@ class HubControl:
         message: commands.Command | commands.Take | commands.Leave,
         future: Future[commands.Reply] | None,
     ) -> int:
-        """Hand it to the thread; its number. They reach the hub in rising order."""
+        """Pass a message to the thread; return its number. They reach the hub in rising order."""
         with self._lock:
             number = next(self._numbers)
             if self._ended is not None:
@@ -319,7 +318,7 @@ class HubControl:
             self._end(why)
 
     def _end(self, why: Refusal) -> None:
-        """Release those who wait for an answer that cannot come; write the pipe no more."""
+        """Release callers that wait for an answer, which cannot come; write the pipe no more."""
         with self._lock:
             self._ended = why
             waiting, self._waiting = self._waiting, {}

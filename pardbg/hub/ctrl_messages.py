@@ -1,9 +1,7 @@
-"""CTRL at the hub: how a message is packed, whose identity is whose, and the messages between a
-relay and its hub.
+"""CTRL at the hub: packing of messages, identities, and the messages between a relay and its hub.
 
 Between a relay and its hub, frames are [process, payload]; the messages below have an empty
-process. The hub's ROUTER sees the relay's identity before them, ``relay-NODE-…``.
-"""
+process. The hub's ROUTER sees the relay's identity before them, ``relay-NODE-…``."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ from pardbg_agent.wire import address
 
 T = TypeVar("T")
 RELAY: Final = b"relay-"
-"""How a relay's identity begins."""
+"""Prefix of a relay's identity."""
 VIEWER: Final = b"view-"
-"""How a viewer's identity begins."""
+"""Prefix of a viewer's identity."""
 VERSION: Final = 1
 _MOST_USER: Final = 32
 PIECE_BYTES: Final = 1 << 20
-"""Rescued records travel in pieces of about this size."""
+"""Approximate size, in bytes, of the pieces in which rescued records travel."""
 
 
 def process_of(identity: bytes) -> bytes:
@@ -40,12 +38,12 @@ def process_of(identity: bytes) -> bytes:
 
 
 def viewer_address(kind: str = "") -> bytes:
-    """Return a new viewer's identity; ``kind`` is told in the audit trail."""
+    """Return a new viewer's identity; ``kind`` appears in the audit trail."""
     return address(VIEWER.decode() + kind)
 
 
 def whose() -> str:
-    """Return ``ada@pts:3-``, the user and the terminal of this process; empty: not known."""
+    """Return ``ada@pts:3-``, the user and the terminal of this process; empty: unknown."""
     with contextlib.suppress(OSError, KeyError, ImportError):  # no such user, as in a container
         plain = (char for char in getpass.getuser() if char.isascii())
         user = "".join(char for char in plain if char.isalnum() or char in "._-")[:_MOST_USER]
@@ -62,7 +60,7 @@ def _terminal() -> str:
 
 
 def viewer_name(identity: bytes) -> str:
-    """Return what the audit trail calls a viewer: says nothing of the secret in its identity."""
+    """Return a viewer's name in the audit trail, which does not reveal its identity's secret."""
     name, slash, secret = identity.partition(b"/")
     tail = hashlib.sha256(secret).hexdigest()[:12] if slash else ""
     return name.decode("ascii") + tail
@@ -81,7 +79,7 @@ def pack(message: object) -> bytes:
 
 
 Row = dict[str, Any]
-"""A process's row of STATE (docs/wire-protocol.md)."""
+"""Row of a process in STATE (docs/wire-protocol.md)."""
 Change = tuple[Word, int, int, int, tuple[tuple[int, bytes], ...]]
 """(process, rank, kinds, job, (place, bytes of a post) ...); rank -1: the process has ended."""
 
@@ -90,8 +88,8 @@ Change = tuple[Word, int, int, int, tuple[tuple[int, bytes], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rows(Message, tag="rows"):
-    """The node's processes, at each change and at least once a second. Of a new ``link``, what was
-    under way may be lost."""
+    """Processes of the node, sent at each change and at least once a second. With a new ``link``,
+    messages under way may be lost."""
 
     version: int
     node: int
@@ -101,9 +99,9 @@ class Rows(Message, tag="rows"):
     rows: Mapping[Word, object]
     """Process -> its Row."""
     gone: Mapping[Word, tuple[int, int | None]]
-    """Process -> (when it was found to have ended, exit code)."""
+    """Process -> (time at which its end was found, exit code)."""
     ended: bool
-    """The job there has ended."""
+    """Whether the job on that node has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +111,12 @@ class Salvaged(Message, tag="salvaged"):
     proc: Word
     definitions: tuple[bytes, ...]
     batches: tuple[tuple[int, bytes], ...]
-    """(index of the first, raw records)"""
+    """(index of the first, raw records) of each batch."""
     last: int
     dropped: int
     first: bool
     more: bool
-    """Another piece follows."""
+    """Whether another piece follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ class Looked(Message, tag="looked"):
     proc: Word
     threads: tuple[Thread, ...] = ()
     problem: Line = ""
-    """Why nothing was seen."""
+    """Reason for a missing stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +142,11 @@ class Lines(Message, tag="output"):
 
 @dataclass(frozen=True, slots=True)
 class BoardNews(Message, tag="boards"):
-    """What is new on boards (``ranks.boards``)."""
+    """New posts on boards (``ranks.boards``)."""
 
     changes: tuple[Change, ...]
     by_ns: int = 0
-    """Hub to relay: what to add to their times."""
+    """Hub to relay: ns to add to the posts' times."""
 
 
 # -- hub -> relay
@@ -163,14 +161,14 @@ class Known(Message, tag="known"):
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway(Message, tag="refused"):
-    """The hub does not take this node."""
+    """Refusal of this node by the hub."""
 
     why: Line
 
 
 @dataclass(frozen=True, slots=True)
 class Salvage(Message, tag="salvage"):
-    """Send what an ended process left in its ring, from record ``start`` on."""
+    """Order to send the rest of an ended process's ring, from record ``start`` on."""
 
     proc: Word
     start: int
@@ -178,14 +176,14 @@ class Salvage(Message, tag="salvage"):
 
 @dataclass(frozen=True, slots=True)
 class Forget(Message, tag="forget"):
-    """The hub has all records of an ended process: its ring may be removed."""
+    """Permission to remove the ring of an ended process: the hub has all its records."""
 
     proc: Word
 
 
 @dataclass(frozen=True, slots=True)
 class Look(Message, tag="look"):
-    """Read a process's stacks from outside."""
+    """Order to read a process's stacks from outside."""
 
     id: int
     proc: Word
@@ -194,19 +192,19 @@ class Look(Message, tag="look"):
 
 @dataclass(frozen=True, slots=True)
 class Kill(Message, tag="kill"):
-    """End the job on that node."""
+    """Order to end the job on that node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice(Message, tag="notice"):
-    """A line for the user at that node's terminal."""
+    """Line for the user at that node's terminal."""
 
     text: Line
 
 
 @dataclass(frozen=True, slots=True)
 class End(Message, tag="end"):
-    """The hub is done; nothing more is taken."""
+    """End of the hub: it takes no more messages."""
 
 
 FromRelay = Rows | Salvaged | Looked | Lines | BoardNews

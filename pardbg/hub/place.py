@@ -15,12 +15,12 @@ from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, writ
 
 ENV_HUB, ENV_SHARED = "PARDBG_HUB", "PARDBG_SHARED"
 WAIT_S: Final = 300.0
-"""Maximum wait for the file of node 0."""
+"""Maximum wait, in s, for the file of node 0."""
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
 """Age in s beyond which a shared file is another job's."""
 LISTENS_S: Final = 60.0
-"""Maximum wait for a newer file if the hub in it does not listen: it may be an earlier step's."""
+"""Maximum wait, in s, for a newer file if its hub does not listen: it may be an earlier step's."""
 _NODE: Final = (
     "PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK", "OMPI_COMM_WORLD_RANK",
     "PMI_RANK", "RANK",
@@ -81,7 +81,7 @@ def _number(
     option: int | None, options: tuple[str, ...], argv: Sequence[str], names: tuple[str, ...],
     env: Mapping[str, str],
 ) -> int | None:  # fmt: skip
-    """Return a number from our option, torchrun's or the environment; of ``2:4`` the larger."""
+    """Return a number from our option, torchrun's or the environment; for ``2:4`` the larger."""
     if option is not None:
         return option
     texts = [env[name] for name in reversed(names) if env.get(name)]

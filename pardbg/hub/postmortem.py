@@ -1,6 +1,5 @@
 """Recovery of a session after ranks, hub and launcher were all killed: the session file up to its
-last whole chunk, and newer records from the rings.
-"""
+last complete chunk, and newer records from the rings."""
 
 from __future__ import annotations
 
@@ -39,17 +38,16 @@ class Recovered:
 
     run: str
     from_file: int = 0
-    """Messages taken from the session file."""
+    """Number of messages taken from the session file."""
     file_problem: str = ""
-    """Why the session file gave no messages, or not all."""
+    """Reason why the session file gave no messages, or not all."""
     ranks: list[RankEnd] = field(default_factory=list)
 
 
 def recover(where: str, output: Path) -> Recovered:
-    """Write the session. ``where``: a run's id or directory, or a directory of rings.
+    """Write the recovered session. ``where``: a run's id or directory, or a directory of rings.
 
-    Raises UserError; OSError where ``output`` cannot be written.
-    """
+    Raises UserError; OSError where ``output`` cannot be written."""
     return _Recovery(find_run_rings(where), output).run()
 
 
@@ -167,7 +165,7 @@ class _Recovery:
             tail.close()
 
     def _say_end(self, rings: dict[str, Mapped], last: int) -> None:
-        """Write where each rank was, then who died, and what is known of the run's end."""
+        """Write each rank's last state, the dead ranks, and what is known of the run's end."""
         self._say(Key.STATE, last, hub="postmortem", ranks=self.rings.rows(last))
         died = [proc for proc, ring in rings.items() if not _lives(ring)]
         for proc in died:
@@ -208,12 +206,12 @@ class _Recovery:
 
 
 def _is_note(message: Message) -> bool:
-    """Return whether it is the reader's note on a truncated file, which the new file is not."""
+    """Return whether a message is the reader's note on a truncated file, not for the new file."""
     return message.received_ns == 0 and b"session.truncated" in message.payload
 
 
 def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
-    """Return what the new file says of the run: without a run.json what the rings know."""
+    """Return the run's facts for the new file: from the rings if there is no run.json."""
     if config is not None:
         return config.facts
     headers = [ring.reader.header for ring in rings.mapped.values()]

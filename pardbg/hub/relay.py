@@ -1,8 +1,7 @@
-"""A node's relay: hub to the agents of this node, one client of the run's hub.
+"""Relay of a node: hub to the agents of this node, one client of the run's hub.
 
 Agents reach it over ipc and notice no difference. Their records stay in their rings while the hub
-is away: nothing is taken from them that cannot be passed on.
-"""
+is away: only records that can be passed on are taken from them."""
 
 from __future__ import annotations
 
@@ -71,11 +70,11 @@ class Relay:
         self._pending: deque[tuple[bytes, bytes]] = deque()
         """Messages taken from an agent and not yet by the hub."""
         self._hellos: dict[bytes, bytes] = {}
-        """HELLO of each process here: an agent sends it once, perhaps before there is a hub."""
+        """Hello of each process here: an agent sends it once, perhaps before there is a hub."""
         self._due_hellos: set[bytes] = set()
-        """Processes whose HELLO is to be forwarded over this connection."""
+        """Processes whose Hello is to be forwarded over this connection."""
         self._at: dict[bytes, bytes] = {}
-        """Process -> identity that it said HELLO with."""
+        """Process -> identity that it sent Hello with."""
         self._found: deque[ctrl.Looked] = deque()
         """Stacks read from outside, by other threads."""
         self._news = RowNews()
@@ -275,7 +274,7 @@ class Relay:
             self._order.forget(proc.encode("ascii"))
 
     def _rescue(self, proc: str, start: int) -> None:
-        """Send what a process left, in pieces: a ring may hold more than one message may."""
+        """Send an ended process's remains, in pieces: a ring may exceed one message."""
         if proc not in self._rings.mapped:
             return
         rescued = self._rings.rescue(proc, start)

@@ -1,16 +1,15 @@
-"""The one place that removes what runs leave behind.
+"""Removal of what runs leave behind: the only module that removes it.
 
-Looking at something must never delete it. So a directory goes only if all of this holds, each
+Looking at something must never delete it. So a directory is removed only if all of this holds, each
 found by ``lstat`` or through a descriptor, never by following a link:
 
-- its parent is a directory of ours, 0700 and no link (nobody else can put anything there);
-- it is a directory of ours, no link, and carries our mark: a file with the run's id, which is
-  also the directory's name;
-- and of what lies in it only names go that pardbg gives. Anything else stays, and so does the
+- its parent is a directory of ours, 0700 and no link (other users cannot put anything there);
+- it is a directory of ours, no link, and carries our mark: a file with the run's id, which is also
+  the directory's name;
+- and of its contents only names that pardbg gives are removed. Anything else stays, and so does the
   directory then.
 
-``tests/contracts/test_removal.py`` keeps every other module from removing what came from outside.
-"""
+``tests/contracts/test_removal.py`` keeps every other module from removing foreign files."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 MARK_FILE: Final = ".pardbg-run"
-"""In each directory that we make for a run: its id, and nothing else."""
+"""File in each directory that we make for a run, with nothing but the run's id."""
 MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
@@ -39,7 +38,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def refusal(root: Path) -> str:
-    """Why ``root`` cannot be used for runs, in one line; empty if it can, or is not there yet."""
+    """Return why ``root`` cannot be used for runs, in one line; empty if it can, or is missing."""
     try:
         found = root.lstat()
     except FileNotFoundError:
@@ -80,7 +79,7 @@ def marked(path: Path) -> str:
 
 
 def remove_run(run_dir: Path) -> bool:
-    """Remove a dead run's directory, with the rings in it. True if all of it is gone."""
+    """Remove a dead run's directory, with the rings in it. Return True if all of it is gone."""
     with contextlib.suppress(OSError), _child(run_dir, run_dir.name) as (root, fd):
         with contextlib.suppress(OSError), _opened(Path(RINGS_DIR), fd) as rings:
             if _mark_in(rings) == run_dir.name:
@@ -92,8 +91,8 @@ def remove_run(run_dir: Path) -> bool:
 
 
 def remove_unstarted(run: str, roots: Iterable[Path], ring_root: Path) -> None:
-    """Remove what there is of a run that never had a job, where its making may have been cut
-    short: a directory without a mark goes if it is empty."""
+    """Remove the remains of a run that never had a job, where its making may have been cut short: a
+    directory without a mark is removed if it is empty."""
     remove_rings(ring_root / run, run)
     for root in roots:
         remove_run(root / run)
@@ -112,7 +111,7 @@ def remove_empty(path: Path) -> None:
 
 
 def remove_rings(ring_dir: Path, run: str) -> bool:
-    """Remove a run's ring files and their directory. True if all of it is gone."""
+    """Remove a run's ring files and their directory. Return True if all of it is gone."""
     with contextlib.suppress(OSError), _child(ring_dir, run) as (root, fd):
         return _empty(fd, _RING_FILES) and _rmdir(ring_dir.name, root)
     return False
@@ -136,7 +135,7 @@ def _opened(path: Path, within: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _child(path: Path, run: str) -> Iterator[tuple[int, int]]:
-    """Descriptors of the parent and of ``path``, if both may be touched. Raises OSError."""
+    """Yield descriptors of the parent and of ``path``, if both may be changed. Raises OSError."""
     with _opened(path.parent) as root, _opened(Path(path.name), root) as fd:
         if not _private(root) or not _private(fd) or _mark_in(fd) != run:
             raise PermissionError(f"{path} is not a directory that pardbg created")
@@ -164,7 +163,7 @@ def _mark_in(fd: int) -> str:
 
 
 def _empty(fd: int, ours: re.Pattern[str]) -> bool:
-    """Unlink the names that are ours, the mark last and only if nothing else is left."""
+    """Unlink the names that are ours, the mark last and only if no other name is left."""
     names = [name for name in os.listdir(fd) if name != MARK_FILE]
     left = [name for name in names if not ours.fullmatch(name) or not _unlink(name, fd)]
     return not left and _unlink(MARK_FILE, fd)

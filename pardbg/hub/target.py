@@ -45,7 +45,7 @@ class Target:
     alive: Callable[[], bool]
     keys: Mapping[str, Any] | None = None
     path: Path | None = None
-    """Its directory on this machine."""
+    """Directory of the run on this machine; None for a run elsewhere."""
     where: str = ""
     """Address that the user gave for a run elsewhere, whose end only its hub reports."""
     close: Callable[[], None] = lambda: None
@@ -103,7 +103,7 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> HubFacts:
-    """Return what the hub says of itself. Raises ConfigError: why it says nothing."""
+    """Return the hub's facts about itself. Raises ConfigError with the reason for no answer."""
     from zmq.utils.monitor import recv_monitor_message  # brings asyncio, which nobody else wants
 
     context: zmq.Context[Any] = zmq.Context()

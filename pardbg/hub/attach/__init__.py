@@ -1,1 +1,1 @@
-"""A job that was started without pardbg, looked at from outside."""
+"""Inspection, from outside, of a job that was started without pardbg."""

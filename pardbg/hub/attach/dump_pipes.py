@@ -1,10 +1,9 @@
-"""Dumps of NCCL's Flight Recorder, asked for by the pipe on which a rank waits for that.
+"""Dumps of NCCL's Flight Recorder, requested through the pipe that a rank reads.
 
 With TORCH_NCCL_DEBUG_INFO_PIPE_FILE a rank makes a pipe of that name, its rank and ``.pipe``. Its
-monitor thread looks for a byte there, each second by default, writes a dump, and training goes on
-(torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp). Nothing here blocks: a pipe that nobody reads
-cannot be opened.
-"""
+monitor thread polls the pipe for a byte, each second by default, writes a dump, and training goes
+on (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp). Nothing here blocks: a pipe without a reader
+cannot be opened."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ WAIT_S: Final = 5.0
 POLL_S: Final = 0.1
 MAX_BYTES: Final = 64 << 20
 STOP: Final = b"."
-"""The last byte of a pickle."""
+"""Last byte of a pickle."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpsLook:
-    """Dumps by rank, as written since they were asked for; and why others have none."""
+    """Dumps by rank, written after the request; and reasons for ranks without a dump."""
 
     dumps: dict[int, bytes] = field(default_factory=dict)
     why: dict[int, str] = field(default_factory=dict)
 
 
 def ask_dumps(ranks: Sequence[JobRank]) -> DumpsLook:
-    """Ask each rank for a dump, and wait until it is written."""
+    """Request a dump of each rank, and wait until it is written."""
     look = DumpsLook()
     before: dict[int, dict[Path, int]] = {}
     for one in ranks:
@@ -60,7 +59,7 @@ def ask_dumps(ranks: Sequence[JobRank]) -> DumpsLook:
 
 
 def _ask(one: JobRank) -> str:
-    """Ask for a dump; return why that cannot be done."""
+    """Request a dump; return the reason if that is impossible."""
     stem = environ(one.pid).get(PIPE)
     if not stem:
         return f"{PIPE} is not in its environment"
@@ -79,7 +78,7 @@ def _ask(one: JobRank) -> str:
 
 
 def _files(one: JobRank) -> list[Path]:
-    """Return where its dump may be written: the default has changed in torch 2.8."""
+    """Return the possible files of a rank's dump: the default has changed in torch 2.8."""
     env = environ(one.pid)
     if named := next((env[name] for name in FILES if env.get(name)), ""):
         stems = [named]
@@ -91,7 +90,7 @@ def _files(one: JobRank) -> list[Path]:
 
 
 def _of_process(pid: int, name: str) -> Path:
-    """Return a path as the process sees it, which may be in a container."""
+    """Return a path as a process sees it, which may be in a container."""
     where = "root" if name.startswith("/") else "cwd"
     return Path(f"/proc/{pid}/{where}/{name.lstrip('/')}")
 
@@ -104,7 +103,7 @@ def _changed(path: Path) -> int:
 
 
 def _written(files: dict[Path, int], sizes: dict[Path, int]) -> bytes | None:
-    """Return what was written since, if it is whole: of one size at two looks, and ended."""
+    """Return the newly written dump if it is complete: same size at two looks, and ended."""
     for path, before in files.items():
         try:
             found = path.stat()

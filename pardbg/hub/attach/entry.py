@@ -1,9 +1,8 @@
-"""``pardbg attach --agent``: has the agent enter all ranks of a running job at one moment.
+"""``pardbg attach --agent``: the agent's entrance into all ranks of a running job at one moment.
 
 Each rank comes to the end of an optimizer's step and is held (``pardbg_agent.life.entering``). They
 begin when all stand at the same line of the program at once; where they do not, all run on to the
-next step's end: some were a step ahead.
-"""
+next step's end: some were a step ahead."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ from pardbg.words import duration
 
 TIMEOUT_S: Final = 30.0
 AT_ONCE: Final = 8
-"""Processes of gdb at a time."""
+"""Maximum number of gdb processes at a time."""
 NO_REMOTE: Final = 9
 _REMOTE: Final = f"""import sys
 if not hasattr(sys, "remote_exec"):
@@ -52,21 +51,20 @@ _TRYING: Final = threading.Lock()
 
 
 def run_in_each(ranks: Sequence[JobRank], script: Path) -> dict[int, str]:
-    """Have each process run the script; return rank -> why it does not. Returns before they have
-    run it: a process that waits outside Python does so when it comes back.
+    """Have each process run the script; return rank -> reason of a failure. Returns before they
+    have run it: a process that waits outside Python does so when it comes back.
 
     By ``sys.remote_exec`` (Python 3.14), else by gdb, which stops the process for some tenths of a
     second. gdb calls ``mmap`` and ``Py_AddPendingCall`` in it: neither needs the GIL, nor a lock
-    that the stopped thread may hold. What it adds, ``PyRun_SimpleString``, runs between two
-    bytecodes.
-    """
+    that the stopped thread may hold. The pending call, ``PyRun_SimpleString``, runs between two
+    bytecodes."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         whys = pool.map(lambda one: _run_in(one.pid, script), ranks)
         return {one.rank: why for one, why in zip(ranks, whys, strict=True) if why}
 
 
 def _run_in(pid: int, script: Path) -> str:
-    """Return why not; empty: it will run it."""
+    """Have one process run the script; return the reason of a failure, else empty."""
     if not _is_same_file(pid, script):
         return "its container does not have this machine's files: attach from inside"
     try:
@@ -107,7 +105,7 @@ def _by_gdb(pid: int, script: Path) -> str:
 
 
 def _gdb(pid: int, commands: Sequence[str], wanted: str) -> str:
-    """Have gdb do this in a process; return why it did not print what was wanted."""
+    """Run gdb commands in a process; return the reason if the wanted output is missing."""
     argv = [*_GDB, "-p", str(pid), *(word for one in commands for word in ("-ex", one))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S,
                           stdin=subprocess.DEVNULL)  # fmt: skip
@@ -120,9 +118,9 @@ def _gdb(pid: int, commands: Sequence[str], wanted: str) -> str:
 
 @cache
 def gdb_refuses() -> str:
-    """Return why gdb cannot call functions in processes of this machine, tried on one of our own;
-    empty: it can. A gdb that does not know all registers of a newer processor fails half way, and
-    the system call that it interrupted then fails in the process, with error 514."""
+    """Return the reason why gdb cannot call functions in processes of this machine, tried on one of
+    our own; empty: it can. A gdb that does not know all registers of a newer processor fails half
+    way, and the system call that it interrupted then fails in the process, with error 514."""
     words = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()"]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -141,7 +139,7 @@ def gdb_refuses() -> str:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a script for ``run_in_each``, 0600, and what gdb puts into a process to run it."""
+    """Write a script for ``run_in_each``, 0600, and the code by which gdb has a process run it."""
     path.write_text(text, encoding="utf-8")
     run = (
         f"try:\n  with open({str(path)!r}) as file: text = file.read()\n"
@@ -156,17 +154,17 @@ def write_script(path: Path, text: str) -> None:
 
 
 FOLDER: Final = "entering"
-"""In the run's directory."""
+"""Folder of the entrance in the run's directory."""
 RANKS_FILE: Final = "attached.json"
 STAND_IN: Final = "pardbg.hub.attach.stand_in"
 END_S: Final = 10.0
 POLL_S: Final = 0.02
 ORDERS_EVERY_S: Final = 0.5
 AGAIN_S: Final = 1.0
-"""Ranks that have stood still for this long, not all at the same place, run on; longer each time,
-as ranks of a slow program come to the end of a step one after the other, …"""
+"""Time in s after which ranks that stand still, not all at the same place, run on; longer each
+time, as ranks of a slow program come to the end of a step one after the other."""
 MAX_AGAIN_S: Final = 8.0
-"""… up to this: nobody is held for longer at a time."""
+"""Maximum of that time: no rank is held for longer at a time."""
 _STUB: Final = """import json, os, sys
 try:
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -190,8 +188,8 @@ except Exception as error:
 def join(
     ranks: Sequence[JobRank], session: Path, name: str, allow_eval: bool, wait_s: float
 ) -> tuple[RunHandle, Entrance]:  # fmt: skip
-    """Start a run for ranks that are there already, and have the agent enter them. Where it cannot,
-    the run is ended, and nothing is recorded. Raises UserError."""
+    """Start a run for existing ranks, and have the agent enter them. If it cannot, the run is
+    ended, and nothing is recorded. Raises UserError."""
     handle = start_run(
         own_process(STAND_IN), name=name, session=session, allow_eval=allow_eval,
         attached=tuple(ranks[0].command.split()),
@@ -212,14 +210,14 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Outcome: rank -> why its agent did not enter. Empty: all did."""
+    """Outcome of an entrance: rank -> why its agent did not enter. Empty: all did."""
 
     failed: Mapping[int, str]
     seconds: float
 
 
 def enter(ranks: Sequence[JobRank], run_dir: Path, wait_s: float) -> Entrance:
-    """Have the agent enter these ranks. Where one cannot, none keeps it."""
+    """Have the agent enter these ranks. If it cannot enter one, it stays in none."""
     begun = time.monotonic()
     folder = _folder(run_dir)
     order = _Orders(folder)
@@ -239,7 +237,7 @@ def enter(ranks: Sequence[JobRank], run_dir: Path, wait_s: float) -> Entrance:
 
 
 def leave(ranks: Sequence[JobRank], run_dir: Path, wait_s: float = 5.0) -> dict[int, str]:
-    """Take the agent out of these ranks; return rank -> why it is still there. Raises OSError."""
+    """Remove the agent from these ranks; return rank -> why it is still there. Raises OSError."""
     folder = _folder(run_dir)
     inside = [one for one in ranks if _said(folder, one).get("state") == "in"]
     agent, more = _places()
@@ -255,13 +253,13 @@ def leave(ranks: Sequence[JobRank], run_dir: Path, wait_s: float = 5.0) -> dict[
 
 
 def write_ranks(run_dir: Path, ranks: Sequence[JobRank]) -> None:
-    """Say which processes the run is of. Raises OSError."""
+    """Write the processes that the run consists of. Raises OSError."""
     rows = [(one.rank, one.pid, start_time(one.pid)) for one in ranks]
     write_json(run_dir / RANKS_FILE, {"ranks": rows})
 
 
 def read_ranks(run_dir: Path) -> list[JobRank]:
-    """Return those that live."""
+    """Return the run's ranks that are alive."""
     try:
         rows = json.loads((run_dir / RANKS_FILE).read_bytes())["ranks"]
     except (OSError, ValueError, KeyError):
@@ -271,7 +269,7 @@ def read_ranks(run_dir: Path) -> list[JobRank]:
 
 
 def is_forsaken(run_dir: Path) -> bool:
-    """Return whether who attached died before any rank began: none will."""
+    """Return whether the attaching process died before any rank began: none will."""
     from pardbg_agent.life.entering import ORDERS_FILE, SILENT_S
 
     folder = run_dir / FOLDER
@@ -284,7 +282,7 @@ def is_forsaken(run_dir: Path) -> bool:
 
 
 class _Orders:
-    """What ranks that are held read (``entering.ORDERS_FILE``)."""
+    """Orders that held ranks read (``entering.ORDERS_FILE``)."""
 
     def __init__(self, folder: Path) -> None:
         from pardbg_agent.life.entering import ORDERS_FILE
@@ -308,7 +306,7 @@ class _Orders:
 def _together(
     ranks: Sequence[JobRank], folder: Path, order: _Orders, until: float
 ) -> dict[int, str]:  # fmt: skip
-    """Have them begin when all are held at one place; return rank -> why not."""
+    """Have the ranks begin when all are held at one place; return rank -> reason of a failure."""
     went, again_s, since = False, AGAIN_S, time.monotonic()
     before: Mapping[int, Mapping[str, Any]] = {}
     while True:
@@ -342,7 +340,7 @@ def _held(said: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _at_one_place(said: Sequence[Mapping[str, Any]], turn: int) -> bool:
-    """Return whether all are held, each after ``turn``, the last let go, and issued the same."""
+    """Return whether all ranks are held at one place after ``turn`` with equal op counts."""
     if any(one.get("state") != "held" or int(one["turn"]) <= turn for one in said):
         return False
     if len({one["place"] for one in said}) > 1:
@@ -395,6 +393,6 @@ def _script(folder: Path, name: str, call: str, agent: str, more: list[str]) -> 
 
 
 def _places() -> tuple[str, list[str]]:
-    """Return where the agent is, and libraries for a rank of the same Python that has none."""
+    """Return the agent's directory, and library directories for a rank of the same Python."""
     found = [str(Path(str(one.__file__)).parents[1]) for one in (pardbg_agent, msgpack, zmq)]
     return found[0], list(dict.fromkeys(found[1:]))

@@ -1,4 +1,4 @@
-"""Ranks of jobs on this machine, found by their environment and what they have mapped."""
+"""Ranks of jobs on this machine, found by their environment and their mapped libraries."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ JOB_VARIABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JobRank:
-    """A process that has a rank, and torch."""
+    """Process with a rank and torch loaded."""
 
     pid: int
     rank: int
     world_size: int
     job: tuple[str, ...]
-    """Values of JOB_VARIABLES."""
+    """Values of JOB_VARIABLES in the process's environment."""
     command: str
     watched: bool
-    """It was started under pardbg."""
+    """Whether the process was started under pardbg."""
     guessed: bool = False
-    """Its number is its place among what one program started: see ``spawned``."""
+    """Whether its rank is its position among the processes of one program: see ``spawned``."""
 
     @property
     def slurm(self) -> str:
-        """Return the Slurm job that it is of; empty: of none."""
+        """Return the Slurm job of the rank; empty: none."""
         return self.job[JOB_VARIABLES.index(SLURM)]
 
 
 def find(
     pids: Sequence[int] = (), launcher: int | None = None, several: bool = False, slurm: str = ""
 ) -> list[list[JobRank]]:
-    """Return the ranks of each job, by rank: of these processes, of those below a launcher, of a
-    Slurm job, or of what this user runs here: one job, unless ``several``. Raises UserError."""
+    """Return the ranks of each job, by rank: among these processes, those below a launcher, of a
+    Slurm job, or of all of this user here: one job, unless ``several``. Raises UserError."""
     processes = _chosen(pids, launcher)
     own, launchers = spawned(processes)
     every = {one.pid: rank for one in processes if (rank := _rank_of(one)) is not None}
@@ -92,7 +92,7 @@ def _uid(process: psutil.Process) -> int:
 
 
 def _rank_of(process: psutil.Process) -> JobRank | None:
-    """Return None for what is no rank: no number in its environment, or no torch in memory."""
+    """Return a process's JobRank; None without a rank in its environment or torch in memory."""
     try:
         environ: Mapping[str, str] = process.environ()
         rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
@@ -118,7 +118,7 @@ def _of_program(one: Spawned) -> JobRank | None:
 
 
 def _without_children(ranks: Sequence[JobRank]) -> list[JobRank]:
-    """Leave out what a rank started: workers of loaders and compilers have its environment."""
+    """Return the ranks without their children: workers of loaders and compilers inherit RANK."""
     pids = {one.pid for one in ranks}
     return [one for one in ranks if pids.isdisjoint(_parents(one.pid))]
 
@@ -140,7 +140,7 @@ def _nobody(pids: Sequence[int], launcher: int | None) -> str:
 
 
 def refuse_part(ranks: Sequence[JobRank]) -> None:
-    """Raise UserError where these are not all ranks of their job, or watched already."""
+    """Raise UserError if these are not all ranks of their job, or are watched already."""
     if any(one.guessed for one in ranks):
         raise UserError("which rank each process is its environment does not say, so the agent"
                         " enters none: start the job with `pardbg watch --`")  # fmt: skip
@@ -159,14 +159,14 @@ def refuse_part(ranks: Sequence[JobRank]) -> None:
 
 
 def entered_by(pid: int) -> str:
-    """Return the run whose agent is in a process (it has a ring there); empty: none."""
+    """Return the run whose agent is in a process (by its ring); empty: none."""
     found = [*shm_root().glob(f"*/*.{pid}.ring")]
     found += [one.parent for root in roots() for one in root.glob(f"*/{RINGS_DIR}/*.{pid}.ring")]
     return found[0].parent.name if found else ""
 
 
 def on_all_nodes(slurm: str) -> str:
-    """Return the command that looks at a Slurm job on each of its nodes."""
+    """Return the command that inspects a Slurm job on each of its nodes."""
     return f"srun --jobid={slurm} --overlap --ntasks-per-node=1 -l pardbg attach --slurm {slurm}"
 
 
@@ -176,7 +176,7 @@ def _nobody_of_slurm(slurm: str) -> str:
 
 
 def why_no_stack(error: str) -> str:
-    """Return which setting forbids to read a stack, and what to do."""
+    """Return the setting that forbids reading a stack, and the remedy."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     try:
         level = int(scope.read_text())

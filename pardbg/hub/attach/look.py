@@ -1,9 +1,8 @@
-"""Stacks of all ranks at about one moment, and whether each uses a CPU meanwhile; and which
-ranks of all machines have come to ``init_process_group``, by the job's own TCPStore.
+"""Stacks of all ranks at about one moment, with their CPU use meanwhile; and the ranks of all
+machines that have come to ``init_process_group``, by the job's own TCPStore.
 
-The store is asked as one more client, which only looks whether keys are there. gloo sets a key for
-each rank before it connects (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp); NCCL sets none.
-"""
+The store is queried as one more client, which only checks whether keys exist. gloo sets a key for
+each rank before it connects (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp); NCCL sets none."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ ATTEMPT: Final = "TORCHELASTIC_RESTART_COUNT"
 
 @dataclass(frozen=True, slots=True)
 class StoreLook:
-    """``why``: it could not be asked. No rank in ``come``: none has, or the group is not gloo's."""
+    """Result of a store query. ``why``: it failed. Empty ``come``: no rank, or not gloo's group."""
 
     come: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
@@ -41,7 +40,7 @@ class StoreLook:
 
 
 def ask_store(ranks: Sequence[JobRank]) -> StoreLook:
-    """Ask the store of one job."""
+    """Query the store of one job."""
     rank = ranks[0]
     host, port = rank.job[:2]
     if not (host and port.isdecimal()):
@@ -61,28 +60,28 @@ def ask_store(ranks: Sequence[JobRank]) -> StoreLook:
 
 
 AT_ONCE: Final = 8
-"""Processes of py-spy at a time: each takes 50 ms of a core."""
+"""Maximum number of py-spy processes at a time: each takes 50 ms of a core."""
 WATCH_S: Final = 0.3
 LOOKS: Final = 6
-"""More of them, at ranks that wait: whether they go on."""
+"""Number of further looks at waiting ranks: whether they go on."""
 DRIVERS: Final = ("libcuda.so", "libamdhip64", "libze_loader")
 ASLEEP: Final = 0.05
-"""Share of a core below which a rank is asleep."""
+"""Share of a core below which a rank counts as asleep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen. ``unread``: rank to why its stack could not be read."""
+    """Result of a look at all ranks. ``unread``: rank to why its stack could not be read."""
 
     stacks: tuple[RankStack, ...]
     unread: dict[int, str]
     seconds: float
     moves: bool = False
-    """Whoever waited was elsewhere a moment later: ranks of a healthy job wait, too."""
+    """Whether all waiting ranks had moved a moment later: ranks of a healthy job wait, too."""
 
 
 def ask_ras(ranks: Sequence[JobRank]) -> Ras | None:
-    """Return what NCCL's RAS says of the job. It takes a connection to the RAS port of a rank."""
+    """Return the job's status from NCCL's RAS. It takes a connection to the RAS port of a rank."""
     status = status_of([one.pid for one in ranks])
     return (
         None
@@ -118,8 +117,8 @@ def look(ranks: Sequence[JobRank]) -> Look:
 
 def _move(waiters: Sequence[tuple[JobRank, RankStack]]) -> bool:
     """Return whether all ranks that waited have gone on within a second: the main thread of each
-    was run, and each (of many, some) had other frames in one of a few looks. Who stands is not
-    run, and not looked at again."""
+    was run, and each (of many, some) had other frames in one of a few looks. A rank that stands is
+    not run, and not looked at again."""
     before, left = {rank.pid: times_run(rank.pid) for rank, _ in waiters}, waiters[:AT_ONCE]
     for _ in range(LOOKS) if waiters else ():
         time.sleep(WATCH_S / 2)
@@ -138,18 +137,18 @@ def _is_still(frames: tuple[tuple[str, int, str], ...] | str, stack: RankStack) 
 
 
 def _has_device(pid: int) -> bool:
-    """Return whether a process has loaded the driver of a device."""
+    """Return whether a process has loaded a device driver."""
     return any(maps(pid, driver) for driver in DRIVERS)
 
 
 def _source(frames: Sequence[tuple[str, int, str]]) -> str:
-    """Return the innermost line as it is on disk; empty: not known."""
+    """Return the innermost source line from disk; empty if unknown."""
     own = program(frames)
     return linecache.getline(own[-1][0], own[-1][1]) if own else ""
 
 
 def _frames(rank: JobRank) -> tuple[tuple[str, int, str], ...] | str:
-    """Return the main thread's frames, the innermost last; or why there are none."""
+    """Return the main thread's frames, the innermost last; or the reason if there are none."""
     try:
         threads = py_spy(rank.pid)
     except (OSError, ValueError, SubprocessError) as error:

@@ -1,9 +1,8 @@
-"""Ranks that a program starts by itself (torch.multiprocessing.spawn, a loop of a shell's): which
-one each is, their environment does not say.
+"""Ranks that a program starts by itself (torch.multiprocessing.spawn, a loop of a shell's), whose
+numbers are not in their environment.
 
-They are known by their threads, which a process has that is in a process group; and so is that what
-started them is none, also where its environment has RANK (of a node).
-"""
+They are known by the threads of a process group; their launcher is then not a rank, even with RANK
+(of a node) in its environment."""
 
 from __future__ import annotations
 
@@ -18,26 +17,26 @@ import psutil
 from pardbg.hub.ranks.processes import maps
 
 TORCH: Final = "libtorch"
-"""Part of the name of what a process has mapped that uses it."""
+"""Part of the name of a library mapped by processes that use torch."""
 THREADS: Final = "pt_gloo", "gloo_", "pt_nccl"
-"""Beginnings of names that c10d gives its threads."""
+"""Prefixes of the names of c10d's threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A process in a group whose number is what its launcher's says and its place among those that
-    this one started: torch.multiprocessing.spawn starts them by their numbers."""
+    """Process in a group whose rank follows from its launcher's and its position among that one's
+    children: torch.multiprocessing.spawn starts them by their numbers."""
 
     process: psutil.Process
     rank: int
     world_size: int
     guessed: bool
-    """By the order of their start; else by the environment."""
+    """Whether the rank follows from the order of their start; else it is in the environment."""
     launcher: int
 
 
 def spawned(processes: Iterable[psutil.Process]) -> tuple[list[Spawned], set[int]]:
-    """Return (those of these processes that are ranks so, pids of all that started ranks)."""
+    """Return (spawned ranks among these processes, pids of all that started ranks)."""
     chosen, programs = list(processes), set()
     for one in chosen:
         with suppress(psutil.Error):
@@ -48,7 +47,7 @@ def spawned(processes: Iterable[psutil.Process]) -> tuple[list[Spawned], set[int
 
 
 def _numbered(launcher: int, words: list[str]) -> Iterator[Spawned]:
-    """Yield those that it started with these first words, also before they are in their group."""
+    """Yield the ranks that ``launcher`` started with these first words, even before their group."""
     try:
         parent = psutil.Process(launcher)
         alike = (one for one in parent.children() if one.cmdline()[:2] == words)
@@ -76,6 +75,6 @@ def in_group(pid: int) -> bool:
 
 
 def number(process: psutil.Process, name: str) -> int | None:
-    """Return a whole number of a process's environment."""
+    """Return a whole number from a process's environment, or None."""
     value = process.environ().get(name, "")
     return int(value) if value.isdecimal() else None

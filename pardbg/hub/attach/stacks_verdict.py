@@ -1,10 +1,9 @@
-"""Which ranks the others wait for, from one stack of each: no groups, no counts of ops.
+"""Ranks that the others wait for, from one stack of each: without groups or counts of ops.
 
 A rank waits if its stack ends where torch.distributed issues ops and waits for them, or where the
-host waits for its device: ops of NCCL only queue up there, and what the device waits for its host
-does not show. If some wait and others do not, the others are waited for. If all wait, those that
-wait elsewhere than most do are named; where there is no majority, nobody is.
-"""
+host waits for its device: NCCL's ops only queue up there, and the wait of the device is not in the
+host's stack. If some wait and others do not, the others are waited for. If all wait, those that
+wait elsewhere than most do are named; without a majority, none is."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from pardbg.analysis.hangs.stacks import (
 from pardbg.store.definitions import Frame
 
 Kind = Literal["missing-rank", "behind-devices", "different-ops", "all-wait", "nobody-waits"]
-"""``behind-devices``: hosts wait for their devices, where an op may wait for the culprits'."""
+"""Kinds of verdict. ``behind-devices``: hosts wait for devices; an op may wait for culprits'."""
 DEVICE_CALL: Final = "its device"
 CALL_FILES: Final = (
     "/torch/distributed/distributed_c10d.py",
@@ -43,7 +42,7 @@ WRAPPERS: Final = frozenset({"wrapper", "_coalescing_manager", "inner"})
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """One rank's main thread, innermost frame last. ``asleep``: it used no CPU meanwhile.
+    """Stack of one rank's main thread, innermost frame last. ``asleep``: it used no CPU meanwhile.
     ``has_device``: its process has loaded a device's driver. ``source``: its innermost line.
     ``stands``: it was in the same call some tenths of a second later: a launch may wait, too."""
 
@@ -74,7 +73,8 @@ class RankStack:
 
     @property
     def axis(self) -> str:
-        """Return the axis whose library it waits in; empty: the program's own call, or unknown."""
+        """Return the axis whose library the rank waits in; empty: the program's own call, or
+        none."""
         for file, _, _ in reversed(program(self.frames)):
             if is_user((file, 0, "")):
                 break
@@ -90,7 +90,7 @@ class RankStack:
 
     @property
     def doing(self) -> str:
-        """Return what it does there, in a word or two."""
+        """Return the rank's activity there, in a word or two."""
         if self.on_device:
             return f"{'runs or ' * self.stands}waits for {DEVICE_CALL}"
         if self.waits:
@@ -103,7 +103,7 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class StackVerdict:
-    """``culprits``: ranks that ``waiting`` wait for; empty: not known."""
+    """Verdict. ``culprits``: ranks that ``waiting`` ones wait for; empty: unknown."""
 
     kind: Kind
     culprits: tuple[int, ...]
@@ -114,8 +114,8 @@ class StackVerdict:
 def judge(
     stacks: Sequence[RankStack], silent: Sequence[int] = (), moves: bool = False
 ) -> StackVerdict:
-    """Name the ranks that the others wait for. ``silent``: ranks whose stack could not be read.
-    ``moves``: those that waited have gone on since."""
+    """Return the verdict on who waits for whom. ``silent``: ranks whose stack could not be read.
+    ``moves``: the waiting ranks have gone on since."""
     waiting = [one for one in stacks if one.waits]
     others = tuple(sorted(one.rank for one in stacks if not one.waits))
     ranks = tuple(sorted(one.rank for one in waiting))
@@ -136,7 +136,7 @@ def judge(
 
 
 def _odd(places: Mapping[int, tuple[str, str]]) -> tuple[int, ...]:
-    """Return ranks that wait elsewhere than most do; nobody, where there is no majority."""
+    """Return ranks that wait elsewhere than most do; empty without a majority."""
     (most, number), *rest = Counter(places.values()).most_common()
     if not rest or 2 * number <= len(places):
         return ()

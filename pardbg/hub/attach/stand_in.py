@@ -1,7 +1,6 @@
-"""What a run has for a job where the job was there before: a process that ends with the ranks.
+"""Stand-in for the job of a run that was attached to: a process that ends with the ranks.
 
-Its end by SIGTERM (``pardbg ctl RUN kill``) takes the agent out of them; they run on.
-"""
+Its end by SIGTERM (``pardbg ctl RUN kill``) takes the agent out of them; they run on."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class _Asked(BaseException):
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the end of all of them; the run's directory is in the environment."""
+    """Wait for the end of all ranks; the run's directory is in the environment."""
     signal.signal(signal.SIGTERM, _ask)
     run_dir = Path(os.environ[ENV_RUN])
     try:

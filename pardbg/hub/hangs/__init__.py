@@ -1,1 +1,1 @@
-"""What is done about a hang when nobody looks: a look into it, a bundle, and who is told."""
+"""Unattended handling of a hang: an inquiry, a bundle, and notifications."""

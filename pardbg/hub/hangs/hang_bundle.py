@@ -1,4 +1,4 @@
-"""What there is to know of a hang in one archive, ``.tar.zst``; the session comes first."""
+"""Facts on a hang in one archive, ``.tar.zst``; the session comes first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pardbg_agent.life.secret_words import HIDDEN, names_secret, without_secrets
 
 LEVEL: Final = 1
 OUTPUT_BYTES: Final = 32 << 20
-"""Of each stream of the job's output, the end."""
+"""Maximum bytes from the end of each stream of the job's output."""
 DUMP_BYTES: Final = 64 << 20
 MAX_LOOKED_AT: Final = 64
 _VARIABLES: Final = (
@@ -45,7 +45,7 @@ _DUMPS: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def write(file: BinaryIO, config: RunConfig, session: Path, view: View, data: Report) -> None:
-    """Write it; ``session`` may grow, and ends here. Raises OSError; ValueError from 8 GiB on."""
+    """Write a bundle; ``session`` may grow, and is cut here. Raises OSError; ValueError (8 GiB)."""
     packed = zstandard.ZstdCompressor(LEVEL).stream_writer(file, closefd=False)
     with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
         with open(session, "rb") as source, TemporaryFile(dir=session.parent) as copy:
@@ -100,7 +100,7 @@ def _end(path: Path, most: int) -> bytes:
 
 
 def _stacks(view: View, ranks: list[JobRank]) -> dict[str, object]:
-    """Stacks as they were recorded, and as py-spy reads them now."""
+    """Return the recorded stacks, and those that py-spy reads now."""
     now = look(ranks)
     return {
         "recorded": {one.rank: one.frames for one in rank_stacks(view)},
@@ -110,7 +110,7 @@ def _stacks(view: View, ranks: list[JobRank]) -> dict[str, object]:
 
 
 def _versions(view: View) -> dict[str, object]:
-    """Versions here, and what each rank said of its own."""
+    """Return the versions here, and those that each rank reported."""
     packages = sorted({(one.name, one.version) for one in metadata.distributions()})
     return {
         "python": platform.python_version(), "platform": platform.platform(),
@@ -120,7 +120,7 @@ def _versions(view: View) -> dict[str, object]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """Return a rank's variables of torch and what it rests on, without what looks like a secret."""
+    """Return a rank's environment variables for torch and its libraries, without secrets."""
     return {
         name: HIDDEN if names_secret(name) else without_secrets([value])[0]
         for name, value in environ(pid).items() if name.startswith(_VARIABLES)

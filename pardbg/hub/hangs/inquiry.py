@@ -1,9 +1,8 @@
-"""``RUN_DIR hang|end SINCE_NS``: looks into ranks that stand still since then, in which time nobody
-held any, or at a run that has ended.
+"""``RUN_DIR hang|end SINCE_NS``: inquiry into ranks that stand still since then, while none was
+held, or into a run that has ended.
 
-HANG_FILE says that there is a hang, and which processes it is due to, before anything is done about
-it; without a file there is none.
-"""
+HANG_FILE tells that there is a hang, and its culprit processes, before anything is done about it;
+without a file there is none."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ TIMEOUT_S: Final = 10.0
 def tell(
     config: RunConfig, found: Iterable[Finding], when: str, bundle: Path | None = None
 ) -> None:
-    """Tell of errors, and at a hang of all that is ``found``, each once in a run: a command gets
+    """Notify of errors, and at a hang of all that is ``found``, each once in a run: a command gets
     JSON, an address a POST."""
     path = config.dir / files.NOTIFIED_FILE
     told = (files.read_json(path) or {"findings": []})["findings"]
@@ -67,15 +66,15 @@ def _send(config: RunConfig, data: bytes) -> None:
 
 
 LOOK_S, MORE_S = 120.0, 20.0
-"""Maximum time for all of it, and then for each thing that is still to be done."""
+"""Maximum time, in s, for the whole inquiry, and then for each remaining part."""
 SPACE: Final = 3
 """Free space for a bundle, in recordings: for a copy of it, the bundle, and the rest of the run."""
 COMMAND_S: Final = 60.0
-"""How long an abort waits for the command; it is not ended then."""
+"""Maximum wait, in s, of an abort for the command; the command is not ended then."""
 
 
 def main(argv: list[str]) -> int:
-    """Look; see above."""
+    """Run the inquiry; see the module."""
     os.umask(0o077)
     give_way()
     signal.signal(signal.SIGALRM, _too_long)

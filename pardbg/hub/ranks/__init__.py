@@ -1,1 +1,1 @@
-"""Ranks from outside: their rings, their stacks, questions to them."""
+"""Access to ranks from outside: their rings, their stacks, questions to them."""

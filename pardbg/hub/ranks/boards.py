@@ -1,9 +1,8 @@
 """Boards of this node's processes (``pardbg_agent.control.posts``) and copies of other nodes'
 boards, so that ranks of all nodes compare their next ops.
 
-A post that is lost on the way is missing on the copy; absence is not evidence, and nothing is sent
-twice.
-"""
+A post that is lost on the way is missing on the copy; absence is not evidence, and posts are not
+sent twice."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ PIECE_BYTES: Final = 1 << 20
 MAX_COPIES: Final = 512
 """Maximum number of copies, a third of a MiB each; further ranks are not compared here."""
 TURN_MS: Final = 2
-"""Time between two looks while a watch is set, in ms."""
+"""Time between two reads of the boards while a watch is set, in ms."""
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class Boards:
                 peer.close()
 
     def take(self, changes: Iterable[Change], by_ns: int) -> None:
-        """Write what is new on other nodes, with their times moved. Raises Malformed."""
+        """Write other nodes' new posts, with their times moved. Raises Malformed."""
         for change in changes:
             try:
                 self._write(change, by_ns)

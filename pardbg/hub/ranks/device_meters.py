@@ -19,11 +19,11 @@ from pardbg.events.device_facts import DeviceNews
 
 EVERY_S: Final = 1.0
 TELL_EVERY: Final = 60
-"""Readings after which a device is told without a change."""
+"""Number of readings after which a device is reported without a change."""
 SURE: Final = 3
 """Readings in a row that a change of reasons must last: clocks are lowered for moments, too."""
 CAPPED: Final = 0.7
-"""At its power limit a device is throttled where its clock is below this share of the largest."""
+"""Share of the maximum clock below which a device at its power limit counts as throttled."""
 MAX_DEVICES: Final = 64
 _REASONS: Final = {0x20: "hot", 0x40: "hot", 0x80: "power brake", 0x8: "hardware slowdown"}
 """Bits of nvmlClocksEventReason…: software and hardware thermal slowdown, external power brake."""
@@ -43,7 +43,7 @@ class _Device:
 
 
 class DeviceMeters:
-    """Reads this host's devices. ``nvml``: the library; a test gives its own."""
+    """Reader of this host's devices. ``nvml``: the library; a test passes its own."""
 
     def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml
@@ -61,7 +61,7 @@ class DeviceMeters:
         return bool(self._devices)
 
     def start(self) -> None:
-        """Begin to read, in a thread: the driver may take seconds until it answers."""
+        """Start reading, in a thread: the driver may take seconds until it answers."""
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._thread.start()
 
@@ -78,7 +78,7 @@ class DeviceMeters:
         return self.active
 
     def took(self) -> list[DeviceNews]:
-        """Return what is new since the last call."""
+        """Return the news since the last call."""
         return [self._found.get() for _ in range(self._found.qsize())]
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class DeviceMeters:
             self._thread.join(2 * EVERY_S)
 
     def read(self) -> None:
-        """Read all devices once, and keep what is new for ``took``."""
+        """Read all devices once, and keep the news for ``took``."""
         ranks, xids = self.ranks, self._new_xids()
         for device in self._devices:
             news = self._reading(device, ranks, xids.get(device.news.index, 0))
@@ -144,7 +144,7 @@ class DeviceMeters:
         return tuple(found)
 
     def _lasting(self, device: _Device, reasons: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the reasons once they have lasted; until then those that were told."""
+        """Return the reasons once they have lasted; until then the last reported ones."""
         same = reasons == device.pending
         device.pending, device.num_pending = reasons, device.num_pending + 1 if same else 1
         return reasons if device.num_pending >= SURE else device.news.reasons
@@ -163,7 +163,7 @@ class DeviceMeters:
         return self._number("nvmlDeviceGetTotalEccErrors", handle, kind, since)
 
     def _register(self, devices: list[_Device]) -> None:
-        """Ask for Xid events, where the driver tells them."""
+        """Register for Xid events, if the driver reports them."""
         nvml = self._nvml
         self._xids = self._of("nvmlEventSetCreate")
         for device in devices if self._xids is not None else ():
@@ -185,7 +185,7 @@ class DeviceMeters:
         return int(self._of(name, *args) or 0)
 
     def _of(self, name: str, *args: Any) -> Any:
-        """Return what the library says; None where this device or version does not say it."""
+        """Return a library call's result; None if this device or version does not support it."""
         function = getattr(self._nvml, name, None)
         if function is None:
             return None

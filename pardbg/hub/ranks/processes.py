@@ -1,5 +1,5 @@
-"""Facts of the kernel on a process (start time, exit code, state), and how many more may be
-started: ``ulimit -u`` and pids.max of cgroups count threads, too. Quick to import."""
+"""Kernel facts about a process (start time, exit code, state), and the number of further processes
+allowed: ``ulimit -u`` and pids.max of cgroups count threads, too. Quick to import."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pardbg_agent.identity import cgroup_directories, read_text
 from pardbg_agent.words import whole
 
 MIN_FREE_TASKS: Final = 128
-"""With fewer free a job is not recorded: pardbg takes a dozen, and four in each rank."""
+"""Number of free tasks below which a job is not recorded: pardbg takes 12, and 4 in each rank."""
 NO_LIMIT: Final = 1 << 30
 _UNLIMITED_CAPS: Final = 1 << 24 | 1 << 21
-"""CAP_SYS_RESOURCE, CAP_SYS_ADMIN: ``ulimit -u`` is not theirs (kernel/fork.c)."""
+"""CAP_SYS_RESOURCE, CAP_SYS_ADMIN, which ``ulimit -u`` does not limit (kernel/fork.c)."""
 
 
 def free_tasks(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
-    """Return how many processes and threads this user may still start, ``NO_LIMIT`` at most."""
+    """Return the number of tasks this user may still start, ``NO_LIMIT`` at most."""
     return min(_by_cgroup(proc, cgroups), _by_user(proc))
 
 
@@ -46,7 +46,7 @@ def _by_user(proc: str) -> int:
 
 
 def _exempt(proc: str) -> bool:
-    """Of root and of those capabilities, but not inside a user namespace."""
+    """Return whether root or those capabilities lift the limit: not inside a user namespace."""
     if read_text(f"{proc}/self/uid_map").split() != ["0", "0", "4294967295"]:
         return False
     lines = read_text(f"{proc}/self/status").splitlines()
@@ -71,7 +71,7 @@ stat_fields: Final = identity.stat_fields
 
 
 def give_way() -> None:
-    """Have this process run after the job's and, where memory runs out, be ended before a rank."""
+    """Make this process run after the job's and, where memory runs out, be ended before a rank."""
     os.nice(10)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -87,23 +87,23 @@ def exit_code(pid: int, started: str) -> int | None:
 
 
 def schedule(pid: int) -> list[int]:
-    """Return ns that the main thread ran, and was ready without a core; empty: not known."""
+    """Return [ns the main thread ran, ns it was ready without a core]; empty if unknown."""
     return [int(word) for word in read_text(f"/proc/{pid}/schedstat").split()[:2]]
 
 
 def times_run(pid: int) -> int | None:
-    """Return how often the main thread was given a core; None: not known."""
+    """Return the number of times the main thread was given a core; None if unknown."""
     words = read_text(f"/proc/{pid}/schedstat").split()
     return int(words[2]) if len(words) == 3 else None
 
 
 def maps(pid: int, name: str) -> bool:
-    """Return whether the process has a file of that name mapped: a recycled pid has not."""
+    """Return whether a process has a file of that name mapped, which a recycled pid has not."""
     return name in read_text(f"/proc/{pid}/maps")
 
 
 def runnable() -> float:
-    """Return the host's runnable threads per core; 0 if the kernel does not say."""
+    """Return the host's runnable threads per core; 0 if the kernel does not tell."""
     words = read_text("/proc/loadavg").split()
     number = whole(words[3].partition("/")[0]) if len(words) > 3 else None
     return max(0, (number or 0) - 1) / (os.cpu_count() or 1)  # one of them asks

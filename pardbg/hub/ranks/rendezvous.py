@@ -34,13 +34,13 @@ class Rendezvous:
         self._asked_ns = 0
 
     def look(self, known: Mapping[int, int], now: int) -> None:
-        """Query the store, now and then, while a rank waits. ``known``: rank -> pid."""
+        """Query the store, at intervals, while a rank waits. ``known``: rank -> pid."""
         if now - self._asked_ns >= AGAIN_NS and known:
             self._asked_ns = now
             threading.Thread(None, self._ask, "rendezvous", (dict(known),), daemon=True).start()
 
     def took(self) -> list[Came]:
-        """Return what was found since the last call."""
+        """Return the findings since the last call."""
         return [self._found.get() for _ in range(self._found.qsize())]
 
     def _ask(self, known: Mapping[int, int]) -> None:
@@ -56,7 +56,7 @@ class Rendezvous:
 
 
 def came(address: str, port: int, ranks: Sequence[int], timeout_s: float = TIMEOUT_S) -> list[int]:
-    """Return ranks whose address is in the store. Raises OSError; ValueError: it is no TCPStore."""
+    """Return ranks with an address in the store. Raises OSError; ValueError: not a TCPStore."""
     found = []
     with socket.create_connection((address, port), timeout_s) as store:
         store.sendall(_HELLO)

@@ -25,7 +25,7 @@ from pardbg_agent.ring import RingError, RingReader, stable_fields
 
 DEFS = ".defs"
 FRESH_NS: Final = 3_000_000_000
-"""A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
+"""Heartbeat age, in ns, below which a process of another pid namespace counts as alive."""
 BATCH: Final = 4096
 LOAD_SHARE: Final = 0.1
 """Weight of one measurement in the running mean of the host's load."""
@@ -34,7 +34,7 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Mapped:
-    """A process's ring file, mapped."""
+    """Ring file of a process, mapped."""
 
     proc: str
     path: Path
@@ -44,19 +44,19 @@ class Mapped:
     """The process's start time as /proc gives it: a pid alone may be another's by now."""
     seen_alive: bool = False
     dead_ns: int = 0
-    """Time at which it was found dead; 0: it lives."""
+    """Time at which the process was found dead; 0: it lives."""
     os_state: str = ""
     """State in the kernel: R running, S asleep, D blocked, T stopped, t traced."""
     cpu: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
     """(time in ns, CPU ticks used) of the last measurements."""
     scheduled: list[int] = field(default_factory=list)
-    """``processes.schedule`` of the last measurement."""
+    """``processes.schedule`` at the last measurement."""
     code: int | None = None
     """Exit code as subprocess gives it (-9: SIGKILL); None: not known."""
     head: int = 0
     """Number of records written so far, as last seen."""
     exit_fd: int = -1
-    """Becomes readable when the process ends."""
+    """File descriptor that becomes readable when the process ends."""
 
     def busy(self) -> float | None:
         """Return the number of cores used over the last measurements; None: not known."""
@@ -76,7 +76,7 @@ class Rescued:
 
     definitions: list[bytes] = field(default_factory=list)
     batches: list[tuple[int, bytes]] = field(default_factory=list)
-    """(index of the first, raw records)"""
+    """(index of the first, raw records) of each batch."""
     last_index: int = -1
     dropped: int = 0
 
@@ -119,7 +119,7 @@ class Rings:
         return new
 
     def died(self, now: int) -> list[str]:
-        """Look at each process; return those found dead since the last call."""
+        """Check each process; return those found dead since the last call."""
         found = []
         self._load += LOAD_SHARE * (runnable() - self._load)
         for ring in self.mapped.values():
@@ -173,7 +173,7 @@ class Rings:
         return out
 
     def abort(self, procs: Iterable[str]) -> list[int]:
-        """Send SIGABRT to ranks that live on this host, stopped ones too; return which."""
+        """Send SIGABRT to ranks that live on this host, stopped ones too; return their numbers."""
         done = []
         for ring in [self.mapped[proc] for proc in procs if proc in self.mapped]:
             rank = self._definitions.process(ring.proc).rank
@@ -191,7 +191,7 @@ class Rings:
         remove_ring(self._dir, self._run, proc)
 
     def close(self, *, remove: bool) -> None:
-        """Unmap everything; with ``remove`` the run is over and its files go."""
+        """Unmap all rings; with ``remove`` the run is over and its files are removed."""
         for proc in list(self.mapped):
             if remove:
                 self.forget(proc)
@@ -294,7 +294,7 @@ def _watch_exit(pid: int) -> int:
 
 
 def _over(fds: Iterable[int]) -> list[int]:
-    """Return those of these pidfds whose process has ended."""
+    """Return the pidfds whose process has ended."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

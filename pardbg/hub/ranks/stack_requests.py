@@ -27,13 +27,13 @@ WAIT_NS: Final = 1_000_000_000
 """Silence after which an agent is inspected from outside: something holds its GIL."""
 PY_SPY_S: Final = 5.0
 ELSEWHERE_NS: Final = 7_000_000_000
-"""Time for another node's answer, which may be lost."""
+"""Maximum time, in ns, for another node's answer, which may be lost."""
 MAX_FRAMES: Final = 256
 WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
                   "/concurrent/futures/thread.py", "/asyncio/threads.py")  # fmt: skip
-"""Files in which a thread stands that waits for another thread."""
+"""Files in which a thread waits for another thread."""
 _LOOP: Final = WAITING[3]
-"""... or, with awaits below, for one that its event loop gave work to."""
+"""File in which an event loop waits, with awaits below, for a thread that it gave work to."""
 IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
 """Maximum number of processes inspected from outside per request."""
@@ -45,16 +45,16 @@ class Request:
 
     answer: Callable[[WhereFound], None]
     waiting: dict[str, tuple[int, int]]
-    """proc -> (rank, pid) of processes that have not answered."""
+    """Process -> (rank, pid) of processes that have not answered."""
     since_ns: int
     stacks: dict[int, tuple[Thread, ...]] = field(default_factory=dict)
-    """rank -> threads"""
+    """Rank -> threads."""
     issued: dict[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
-    """rank -> where its open asynchronous ops were issued"""
+    """Rank -> call sites of its open asynchronous ops."""
     source: dict[int, str] = field(default_factory=dict)
-    """rank -> agent, py-spy, or the reason for a missing stack."""
+    """Rank -> agent, py-spy, or the reason for a missing stack."""
     threads: dict[str, threading.Thread] = field(default_factory=dict)
-    """proc -> thread that inspects it from outside."""
+    """Process -> thread that inspects it from outside."""
     elsewhere: set[str] = field(default_factory=set)
     """Processes inspected on their own nodes."""
 
@@ -66,7 +66,7 @@ class StackRequests:
         self._requests: dict[int, Request] = {}
         self._dump = dump or py_spy
         self.elsewhere: Callable[[int, str, int], bool] = lambda number, proc, pid: False
-        """Have a process looked at on its own node; False: it is here."""
+        """Has a process inspected on its own node; False: it is here."""
         self._results: queue.SimpleQueue[Looked] = queue.SimpleQueue()
 
     def ask(
@@ -91,7 +91,7 @@ class StackRequests:
         self._take(answer.re, proc, "agent", answer.threads)
 
     def looked(self, found: Looked) -> None:
-        """Take what was seen of a process on another node, or why nothing was."""
+        """Take the result of an inspection on another node, or the reason for a missing one."""
         self._results.put(found)
 
     def gone(self, proc: str) -> None:
@@ -143,7 +143,7 @@ class StackRequests:
     def _take(
         self, number: int, proc: str, source: str, threads: tuple[Thread, ...] | None = None
     ) -> None:
-        """Take the first result of a process: its threads, or in ``source`` why there are none."""
+        """Take the first result of a process: its threads, or in ``source`` the reason for none."""
         request = self._requests.get(number)
         if request is None or proc not in request.waiting:
             return
@@ -179,7 +179,7 @@ def program_text(file: str) -> str:
 
 
 def merge(stacks: Mapping[int, tuple[Thread, ...]]) -> tuple[StackGroup, ...]:
-    """Return equal main-thread stacks together, most ranks first."""
+    """Return equal main-thread stacks grouped, most ranks first."""
     groups: dict[tuple[Frame, ...], list[int]] = {}
     for rank, threads in sorted(stacks.items()):
         found = speaking(threads)
@@ -189,7 +189,7 @@ def merge(stacks: Mapping[int, tuple[Thread, ...]]) -> tuple[StackGroup, ...]:
 
 
 def speaking(threads: Sequence[Thread]) -> Thread | None:
-    """Return the thread that tells where a rank is: one in an op if the main one waits for it."""
+    """Return the thread that shows a rank's place: one in an op if the main one waits for it."""
     main = next((t for t in threads if t.main), threads[0] if threads else None)
     if main is None or main.inside or not main.frames:
         return main
@@ -200,12 +200,12 @@ def speaking(threads: Sequence[Thread]) -> Thread | None:
 
 
 def telling(thread: Thread) -> bool:
-    """Return whether it stands in an op, or somewhere in the program."""
+    """Return whether a thread stands in an op, or somewhere in the program."""
     return thread.inside in IN_OPS or any(map(is_user, thread.frames))
 
 
 def py_spy(pid: int) -> tuple[Thread, ...]:
-    """Threads of a process, read from outside without stopping it. Raises OSError or ValueError."""
+    """Read a process's threads from outside without a stop. Raises OSError or ValueError."""
     beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     program = shutil.which("py-spy", path=os.pathsep.join(map(str, beside)))
     program = program or shutil.which("py-spy")

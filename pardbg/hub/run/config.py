@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 _TCP: Final = re.compile(r"tcp://(?:[A-Za-z0-9_.-]+|\*|\[[0-9A-Za-z:.%_-]+\]):(?P<port>[0-9]{1,5})")
 KEYS_FILE: Final = "keys.json"
-"""0600, in the run directory: every key of the run."""
+"""File in the run directory, 0600, with every key of the run."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RESERVED_BYTES: Final = 4096
 MAX_SOCKET_PATH: Final = 100
@@ -39,7 +39,7 @@ MAX_SOCKET_PATH: Final = 100
 LEAST_SHM: Final = 1 << 20
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
 JOB_FILE = "job.json"
-"""Written by the job's first process before it becomes the job: the launcher may be killed then."""
+"""File written by the job's first process before it becomes the job, without the launcher."""
 PART_FILE = "part.json"
 """{"part": number}: the newest file of a recording in parts."""
 STATE_FILE = "hub.state"
@@ -48,7 +48,7 @@ HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
 TOLD_FILE, KILL_FILE = "told", "kill"
 """Signals that the job was given, a line each; a file whose existence asks for the job's end."""
 HANG_FILE, NOTIFIED_FILE = "hang.json", "notified.json"
-"""What looking into a hang found; findings that somebody was told of."""
+"""Result of the inquiry into a hang; findings that were notified."""
 RECORDED_FILE = "recorded.json"
 """Result of the recording, by the hub, at its end or when it can write no more of it."""
 NOTICES_FILE = "notices"
@@ -69,7 +69,7 @@ class SetupError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This node among those of a run."""
+    """Place of this node among those of a run."""
 
     hub: str
     node: int
@@ -116,22 +116,22 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class OnHang:
-    """What is done about a hang, and who is told of errors."""
+    """Actions at a hang, and the address to notify of errors."""
 
     bundle: bool = False
     command: tuple[str, ...] = ()
     abort: bool = False
     after_s: float = 60.0
-    """How long ranks stand still before anybody looks."""
+    """Time in s that ranks stand still before an inquiry."""
     notify: str = ""
-    """A command, or an http(s) address."""
+    """Command, or http(s) address."""
 
 
 NO_HANG: Final = OnHang()
 
 
 class Settings(TypedDict, total=False):
-    """Fields of RunConfig that whoever starts a run may choose."""
+    """Fields of RunConfig that the starter of a run may choose."""
 
     recipe: str
     attached: tuple[str, ...]
@@ -161,8 +161,8 @@ class RunConfig:
     boot_id: str
     recipe: str = ""
     attached: tuple[str, ...] = ()
-    """Command line of a rank that was there before the run (``pardbg attach --agent``): ``argv`` is
-    then of the process that stands for the job."""
+    """Command line of a rank that existed before the run (``pardbg attach --agent``): ``argv`` is
+    then that of the process that stands for the job."""
     owner_pid: int | None = None
     """Process that passes the job's streams on (``pardbg run``); None: the job has no owner."""
     owner_start: str = ""
@@ -171,9 +171,9 @@ class RunConfig:
     allow_eval: bool = False
     """Whether the controller may run code in held ranks; read by agents."""
     on_exception_s: float = 0.0
-    """How long a rank that raised is held without a viewer; 0: not at all. Read by agents."""
+    """Time in s that a rank that raised is held without a viewer; 0: not held. Read by agents."""
     loss_pattern: str = ""
-    """A regular expression that finds the loss in a line of the job's output."""
+    """Regular expression that finds the loss in a line of the job's output."""
     on_hang: OnHang = NO_HANG
     hub: str = ""
     """``tcp://HOST:PORT`` of the hub of several nodes, which runs on node 0."""

@@ -32,7 +32,7 @@ from typing import Final
 from pardbg.hub.run.output import READ_BYTES, Copier, write_all
 
 MAX_BEHIND: Final = 64 << 20
-"""Bytes that a slow reader may be behind before the job waits for it."""
+"""Bytes that a slow reader may lag before the job waits for it."""
 CHUNK: Final = 1 << 20
 PIPE_BYTES: Final = 1 << 20
 POLL_S: Final = 0.01

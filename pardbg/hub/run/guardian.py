@@ -39,7 +39,7 @@ def start_hub(
     run_dir: Path, *, sources: Collection[int] = (), heard: int | None = None
 ) -> subprocess.Popen[bytes]:
     """Start the hub. ``sources``: descriptors of the output of a job without an owner; ``heard``:
-    of the pipe that tells which signals came. Raises OSError, RuntimeError."""
+    of the pipe that reports received signals. Raises OSError, RuntimeError."""
     words = ["--sources", *map(str, sources)] if sources else []
     words += ["--heard", str(heard)] if heard is not None else []
     with open(run_dir / files.HUB_LOG, "ab") as log:
@@ -129,7 +129,7 @@ class Guardian:
         return found
 
     def _look_after(self, ended: dict[int, int]) -> bool:
-        """Do the launcher's work after its end; return True when nothing is left to do."""
+        """Do the launcher's work after its end; return True when none is left."""
         if has_ended(self._dir):
             self._forget_unstarted()
             return True

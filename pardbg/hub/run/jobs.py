@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     import psutil
 
 KILL_AFTER_S: Final = 10.0
-"""``kill``: SIGTERM, and SIGKILL to what is left after this long."""
+"""Time in s between ``kill``'s SIGTERM, and SIGKILL to remaining processes."""
 MAX_TOLD: Final = 8
 STOP_S: Final = 0.3
 UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LOOKED_AT: Final = 80
-"""Bytes of a file without ``#!`` among which none is 0 if it is a text: as many as bash reads."""
+"""Bytes of a file without ``#!`` that have no 0 if it is a text: as many as bash reads."""
 LOOK_S: Final = 0.1
 REAP_S: Final = 1.0
 """Maximum time for the job's new parent to record its exit code."""
 
 
 def as_script(argv: Sequence[str], path: str | None, error: OSError) -> list[str] | None:
-    """Return what runs a command that the kernel takes for no program, as a shell and execvp(3) do:
-    a text that does not begin with ``#!`` is a script of /bin/sh's. None: it is none."""
+    """Return the command line for a file that the kernel does not take for a program, as a shell
+    and execvp(3) do: a text without ``#!`` is a script of /bin/sh. None: it is not a text."""
     found = shutil.which(argv[0], path=path) if error.errno == errno.ENOEXEC else None
     if found is None:
         return None
@@ -106,7 +106,7 @@ class Killing:
         self._begun = False
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do the steps that are due."""
         if not self._begun and (self._dir / files.KILL_FILE).exists():
             self._begin()
         if self._victims and time.monotonic() >= self._at:
@@ -141,7 +141,7 @@ class Killing:
 def write_exit(
     run_dir: Path, code: int | None, restarts: int = 0, error: str = "", *, untold: bool = False
 ) -> None:
-    """Record the job's end. ``code``: as waitpid gives it, < 0 for a signal; None: not known.
+    """Record the job's end. ``code``: as waitpid returns it, < 0 for a signal; None: unknown.
     ``untold``: see ``JobEnd``."""
     shell_code = code if code is None or code >= 0 else 128 - code
     run_files.write_end(run_dir, run_files.JobEnd(
@@ -202,7 +202,7 @@ class Successor:
         self.took_over = False
 
     def tick(self) -> list[str]:
-        """Do what is due; return who was just killed: launcher, guardian, keeper, owner."""
+        """Do the steps due; return who was just killed: launcher, guardian, keeper, owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []

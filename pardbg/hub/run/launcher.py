@@ -43,7 +43,7 @@ HUB_START_S: Final = 60.0
 HUB_POLL_S: Final = 0.003
 TICK_S: Final = 0.2
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
-"""Written when the disk is full, too."""
+"""Files written when the disk is full, too."""
 
 
 class Launcher:
@@ -67,7 +67,7 @@ class Launcher:
         self.restarts = 0
         self._owner = owner
         self._stdio = stdio
-        """None: the job has no owner, and its output is only kept."""
+        """Owner's streams; None: the job has no owner, and its output is only kept."""
         self._umask = umask
         """Umask of the job."""
         self._copier: Copier | None = None
@@ -77,7 +77,7 @@ class Launcher:
         self._killing = Killing(self.dir)
         self._keeper, self._guardian = above
         self._pipe = WakePipe()
-        """Woken by each signal, a child's end included."""
+        """Pipe woken by each signal, a child's end included."""
         self._sources = sources
         if stdio is not None:
             self._steward = Steward(stdio, owner, signals.LAUNCHER + signals.GUARDIAN)

@@ -1,4 +1,4 @@
-"""The C++ hot path, built in the background of the first run with a torch, for later runs."""
+"""Build of the C++ hot path in the background of the first run with a torch, for later runs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Starting processes of our own, such that nothing of the job's directory or PYTHONPATH is in them.
+"""Start of our own processes, without anything from the job's directory or PYTHONPATH in them.
 
-Run as a script (``python -I own_process.py ROOTS MODULE ARGS``) by what ``argv`` gives: isolated,
-with the directories that this pardbg lies in at the front of the path, if they are not on it.
+Run as a script (``python -I own_process.py ROOTS MODULE ARGS``) by the result of ``argv``:
+isolated, with this pardbg's own directories at the front of the path, if they are not on it.
 Without ``-I`` (Python's variables are for the program that runs there later) PYTHONPATH is taken
-off the path here.
-"""
+off the path here."""
 
 import importlib
 import io

@@ -1,4 +1,4 @@
-"""Facts that a run's processes leave in its directory for each other: who runs, how it ended."""
+"""Facts that a run's processes leave in its directory for each other: processes, the job's end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg.hub.run import config as files
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the run; its start time tells it from a later one with the same pid."""
+    """Process of the run; its start time tells it from a later one with the same pid."""
 
     pid: int
     start: str
@@ -40,17 +40,17 @@ class JobEnd:
     """End of the job."""
 
     code: int | None = None
-    """Exit code, 128 + N for signal N as in a shell; None: not known."""
+    """Exit code, 128 + N for signal N as in a shell; None: unknown."""
     signal: int = 0
     error: str = ""
-    """Why there was no job, or why its exit code is not known."""
+    """Reason why there was no job, or why its exit code is unknown."""
     t_ns: int = 0
     wall_ns: int = 0
     hub_restarts: int = 0
     told: tuple[tuple[int, int], ...] = ()
     """(time in ns, signal): signals that the job was given, the first ones."""
     untold: bool = False
-    """The owner that waited for the exit code was killed: it is kept for a later question."""
+    """Whether the owner that awaited the exit code was killed: it is kept for a later question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Recorded:
     """Result of the recording."""
 
     error: str = ""
-    """Write error that stopped the recording, or why a relay reached no hub."""
+    """Write error that stopped the recording, or reason why a relay reached no hub."""
     messages: int = 0
-    """Messages that are missing after the error."""
+    """Number of messages missing after the error."""
     missing_ns: int = 0
 
 
@@ -101,12 +101,12 @@ def read_hub(run_dir: Path) -> Process | None:
 
 
 def write_hub(run_dir: Path, hub: str) -> None:
-    """Say that the calling process listens as the hub of that id. Raises OSError."""
+    """Note the calling process as the listening hub of that id. Raises OSError."""
     files.write_json(run_dir / files.HUB_FILE, {**asdict(this_process()), "hub": hub})
 
 
 def read_end(run_dir: Path) -> JobEnd | None:
-    """Read how the job ended; None: it has not."""
+    """Read the job's end; None: it has not ended."""
     found = files.read_json(run_dir / files.EXIT_FILE)
     if found is None:
         return None
@@ -115,7 +115,7 @@ def read_end(run_dir: Path) -> JobEnd | None:
 
 
 def write_end(run_dir: Path, end: JobEnd) -> None:
-    """Write how the job ended. Raises OSError."""
+    """Write the job's end. Raises OSError."""
     files.write_json(run_dir / files.EXIT_FILE, asdict(end))
 
 

@@ -35,12 +35,12 @@ KEEP_RINGS_BYTES: Final = 512 << 20
 
 
 class RunError(UserError):
-    """No such run. One line."""
+    """Raised when there is no such run. One line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A live run."""
+    """Live run."""
 
     run: str
     name: str
@@ -48,7 +48,7 @@ class Run:
     argv: tuple[str, ...]
     session: Path
     started_ns: int
-    """Wall clock, epoch ns."""
+    """Start on the wall clock, ns since the epoch."""
     hub_alive: bool
     launcher_alive: bool = True
 
@@ -56,7 +56,7 @@ class Run:
         return {**asdict(self), "path": str(self.path), "session": str(self.session)}
 
     def line(self) -> str:
-        """Return it as one line for users."""
+        """Return the run as one line for users."""
         age = duration(max(0, time.time_ns() - self.started_ns))
         gone = ("" if self.launcher_alive else "  (no launcher)") + (
             "" if self.hub_alive else "  (no hub)"
@@ -69,7 +69,7 @@ class RunRings:
     """Remains of a dead run: its rings, or an exit code that its owner did not live to get."""
 
     path: Path
-    """Its directory (that of the rings, where no other is known)."""
+    """Directory of the run (that of the rings, where no other is known)."""
     ring_dir: Path
     config: RunConfig | None
     num_rings: int
@@ -85,7 +85,7 @@ class RunRings:
 
     @property
     def session(self) -> Path | None:
-        """Return the newest part of its recording."""
+        """Return the newest part of the run's recording."""
         if self.config is None:
             return None
         return part_path(Path(self.config.session), read_part(self.path))
@@ -100,7 +100,7 @@ class RunRings:
         }  # fmt: skip
 
     def line(self) -> str:
-        """Return it as one line for users."""
+        """Return the dead run as one line for users."""
         age = duration(1e9 * max(0, time.time() - self.died_s))
         argv = " ".join(self.config.shown) if self.config is not None else ""
         what = f"{plural(self.num_rings, 'ring')}, {binary_size(self.num_bytes)}"

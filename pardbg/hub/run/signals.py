@@ -70,7 +70,7 @@ class Passing:
         self._before: dict[int, object] = {}
         self._pipe = WakePipe()
         self.wait = self._pipe.wait
-        """Wait for a signal, for a time (s) at most."""
+        """Waits for a signal, for a time (s) at most."""
         self.on_resize: Callable[[], None] | None = None
         """Resizes the job's terminal before SIGWINCH is passed on: programs then read its size."""
 

@@ -40,7 +40,7 @@ END_S: Final = 5.0
 
 
 class RunHandle:
-    """A run, live or just ended, by its directory. Raises ConfigError."""
+    """Live or just ended run, by its directory. Raises ConfigError."""
 
     def __init__(self, run_dir: Path) -> None:
         self.config: RunConfig = files.load(Path(run_dir))
@@ -73,7 +73,7 @@ class RunHandle:
         return run_files.read_recorded(self.run_dir)
 
     def ended_s(self) -> float:
-        """Return when the job ended (or now), in seconds of the wall clock."""
+        """Return the time of the job's end (or now), in seconds of the wall clock."""
         end = run_files.read_end(self.run_dir)
         return end.wall_ns / 1e9 if end is not None else time.time()
 
@@ -84,7 +84,7 @@ class RunHandle:
         return run_files.has_ended(self.run_dir) or not self.alive()
 
     def alive(self) -> bool:
-        """Return whether launcher, job or hub is there."""
+        """Return whether launcher, job or hub is alive."""
         return self._guarded() or self.launcher_alive() or self.job_alive() or self.hub_alive()
 
     def launcher_alive(self) -> bool:
@@ -124,13 +124,13 @@ class RunHandle:
         return True
 
     def exit_code(self) -> int:
-        """Return the job's exit code as a shell does (1: not known); 0: it was attached to."""
+        """Return the job's exit code as in a shell (1: unknown); 0 for an attached job."""
         end = run_files.read_end(self.run_dir)
         code = 1 if end is None or end.code is None else end.code
         return 0 if self.config.attached else code
 
     def status(self) -> int:
-        """Return how the job ended: its exit code, or less than 0 for a signal."""
+        """Return the job's end: its exit code, or less than 0 for a signal."""
         end = run_files.read_end(self.run_dir)
         return -end.signal if end is not None and end.signal else self.exit_code()
 
@@ -235,7 +235,7 @@ class _Behind:
 
     @property
     def gone(self) -> bool:
-        """Return whether all are gone, and no child of theirs is about to become the job."""
+        """Return whether all processes are gone, and no child is about to become the job."""
         poller = select.poll()
         poller.register(self._end, 0)
         return bool(poller.poll(0))
@@ -289,7 +289,7 @@ def check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 class CommandError(UserError):
-    """The job's command cannot be run. One line."""
+    """Raised for a command of the job that cannot be run. One line."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""What launcher, guardian and keeper do for the process that started the run, beside the job."""
+"""Work of launcher, guardian and keeper, beside the job, for the process that started the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stdio:
 
 
 class Owner:
-    """The process that started the run, watched by a pipe whose other end it holds."""
+    """Process that started the run, watched by a pipe whose other end it holds."""
 
     def __init__(self, alive_fd: int) -> None:
         self._poller = select.poll()
@@ -73,7 +73,7 @@ class Steward:
         self._terminals = [fd for fd in throughs if os.isatty(fd)]
 
     def turn(self, run_dir: Path) -> None:
-        """Do what is due."""
+        """Do the steps that are due."""
         self.flow.carry(run_dir)
         if self._owner.gone:
             self.restore()

@@ -201,10 +201,9 @@ class KeyPassing:
         return bool(data) and alive
 
     def _suspend_key(self) -> bytes:
-        """Return the key that must suspend the job here; a text that is no key if the kernel does.
-
-        The kernel does not suspend a job that has its terminal's session to itself: no shell could
-        continue it."""
+        """Return the key that must suspend the job here; a text that is not a key if the kernel
+        does it. The kernel does not suspend a job that has its terminal's session to itself: no
+        shell could continue it."""
         settings = termios.tcgetattr(self._terminals[0])
         key: bytes = settings[6][termios.VSUSP]
         alone = os.getsid(front := os.tcgetpgrp(self._terminals[0])) == front
@@ -219,7 +218,7 @@ class TerminalModes:
         self._before = termios.tcgetattr(self._fd)
 
     def restore(self) -> None:
-        """Restore the settings unless somebody changed them since ``KeyPassing`` set them."""
+        """Restore the settings unless they changed since ``KeyPassing`` set them."""
         with contextlib.suppress(termios.error):
             if termios.tcgetattr(self._fd) == _raw_settings(self._before):
                 signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # in the background by now

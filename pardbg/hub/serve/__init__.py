@@ -1,1 +1,1 @@
-"""The hub process: collector, router, agents, viewers, recording."""
+"""Process of the hub: collector, router, agents, viewers, recording."""

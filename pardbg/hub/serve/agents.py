@@ -1,4 +1,4 @@
-"""The agents' side of CTRL: hello, clocks, states, ends; and what the rings add to it."""
+"""Agents' side of CTRL: hello, clocks, states, ends; and additional facts from the rings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCAN_NS: Final = 250_000_000
 SETTLE_NS: Final = 150_000_000
 """Time for a dead process's last messages to arrive through the sockets."""
 PING_LOOK_NS: Final = 20_000_000
-"""Time between two looks at whose clock is due."""
+"""Interval, in ns, between checks for clocks that are due."""
 LOST_NS: Final = 15_000_000_000
 """Silence after which a process on another host counts as lost."""
 
@@ -45,7 +45,7 @@ class Agents:
         boards: Boards,
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
-        """proc -> why: exit, killed or lost."""
+        """Process -> reason of its end: exit, killed or lost."""
         self.questions = Questions()
         self.boards = boards
         self._hub_id, self._boot_id = hub_id, boot_id
@@ -56,45 +56,45 @@ class Agents:
         self.nodes.on_rescued = self._rescued
         self.nodes.on_boards = self._on_boards
         self._clocks: dict[str, ClockEstimate] = {}
-        """By process; those behind one relay share its node's."""
+        """Clocks by process; those behind one relay share its node's."""
         self._node_clocks: dict[str, ClockEstimate] = {}
-        """By the relay's identity."""
+        """Clocks by the relay's identity."""
         self._byes: dict[str, messages.Bye] = {}
         self._hello: set[str] = set()
         self._launchers: set[str] = set()
-        """Those that control was told are no ranks."""
+        """Processes that control was told are not ranks."""
         self._heard: dict[str, int] = {}
         self._left: dict[str, int] = {}
-        """On other nodes: when a process was found to have ended."""
+        """Process on another node -> time at which its end was found."""
         self._taken: list[str] = []
-        """Ended, and what they left was taken just now."""
+        """Ended processes whose remains were taken just now."""
         self._scanned_ns = self._ping = self._pinged_ns = 0
 
     def known(self) -> dict[str, int]:
-        """proc -> rank of every process that has not ended."""
+        """Return process -> rank for every process that has not ended."""
         procs = {*self._hello, *self._rings.mapped, *self.nodes.rows} - self.ended.keys()
         return {proc: self._rank(proc) for proc in procs}
 
     def rows(self, now: int) -> dict[str, Row]:
-        """STATE's ``ranks`` of every node."""
+        """Return STATE's ``ranks`` of every node."""
         return self.nodes.rows | self._rings.rows(now)
 
     def computing(self) -> dict[str, int]:
-        """proc -> since when a pipeline action runs there, by its own clock."""
+        """Return process -> begin of its running pipeline action, by its own clock."""
         elsewhere = {p: row["since_ns"] for p, row in self.nodes.rows.items() if row["action"]}
         return elsewhere | self._rings.computing()
 
     def offset_ns(self, proc: str) -> int:
-        """Return the offset to add to its clock for ours; 0 if not known."""
+        """Return the offset from a process's clock to ours; 0 if unknown."""
         clock = self._clocks.get(proc)
         return clock.offset.offset_ns if clock is not None and clock.offset is not None else 0
 
     def pid(self, proc: str) -> int:
-        """Return its process id (on its own host)."""
+        """Return the process id (on its own host)."""
         return int(proc.rpartition(".")[2])
 
     def place(self, proc: str) -> tuple[str, int]:
-        """Return its (host, pid)."""
+        """Return (host, pid) of a process."""
         return proc.rpartition(".")[0].partition(".")[2], self.pid(proc)
 
     def ranks_here(self) -> dict[int, int]:
@@ -103,11 +103,11 @@ class Agents:
         return {self.pid(p): rank for p, rank in here if self.nodes.node_of(p) is None}
 
     def innermost(self, procs: Iterable[str]) -> list[str]:
-        """See Definitions.innermost: of those that have not ended."""
+        """Return ``Definitions.innermost`` among processes that have not ended."""
         return self._definitions.innermost(procs, self.known())
 
     def defined(self, proc: str, fields: Mapping[str, object]) -> None:
-        """Tell control what a definition says."""
+        """Pass a definition's facts on to control."""
         kind = fields.get("k")
         for one in (proc, *within(fields)) if kind in (DefKind.PROCESS, DefKind.GROUP) else ():
             self._rank_told(one, self._rank(one))
@@ -119,8 +119,8 @@ class Agents:
             self._machine.take(machine.Learned(known.groups, known.timeouts, known.pipelines))
 
     def _rank_told(self, proc: str, rank: int) -> None:
-        """A launcher that its environment calls a rank has started one, or acts as one after all;
-        ranks met again without one: control has ranks only."""
+        """Tell control, which has ranks only, that a process turned out to be a launcher, not a
+        rank (or a rank after all), or that ranks met again without it."""
         now = time.monotonic_ns()
         if proc in self._machine.control.views:
             self._machine.take(machine.Joined(proc, rank, now))
@@ -152,7 +152,7 @@ class Agents:
             self._heard[proc] = now
 
     def tick(self, now: int) -> None:
-        """Look for new rings, dead processes, due pings."""
+        """Check for new rings, dead processes, due pings."""
         self._gone(self._rings.left(now), now)
         for changes in self.boards.changes(now) if self.nodes else ():
             self._pass_boards(changes, None, 0)
@@ -181,14 +181,14 @@ class Agents:
         self._pass_boards(changes, node, by_ns)
 
     def _pass_boards(self, changes: Iterable[Change], source: KnownNode | None, by_ns: int) -> None:
-        """To the other nodes. ``by_ns``: what to add to their times for our clock."""
+        """Send boards' changes to other nodes. ``by_ns``: offset of their times to our clock."""
         for node in self.nodes:
             if node is not source and not node.silent:
                 theirs = self.offset_ns(next(iter(node.rows), ""))
                 self.nodes.tell(node, BoardNews(tuple(changes), by_ns - theirs))
 
     def _gone_elsewhere(self, proc: str, now: int) -> None:
-        """A process ended on another node: what it left is fetched, once its last words came."""
+        """Handle a process's end on another node; fetch its remains after its last messages."""
         if proc in self.ended:
             self.nodes.forget(proc)
             return
@@ -204,7 +204,7 @@ class Agents:
         self._taken.append(proc)
 
     def finish(self, now: int) -> None:
-        """Take what is left in the rings after the end of the job."""
+        """Take the rest of the rings after the end of the job."""
         self._rings.scan()
         for proc in list(self._rings.mapped):
             if proc not in self.ended:
@@ -276,8 +276,8 @@ class Agents:
         self._taken.append(proc)
 
     def _forget_taken(self) -> None:
-        """Remove files of ended processes. First what was in them is in the recording's file: else
-        a hub that is killed now takes the only other copy with it."""
+        """Remove files of ended processes, after writing their contents to the recording's file:
+        else a hub killed now would take the only other copy with it."""
         if not self._taken:
             return
         self._collector.flush(None)
@@ -319,7 +319,7 @@ class Agents:
         )  # fmt: skip
 
     def make_room(self) -> None:
-        """Forget the older half of what has ended: by now nothing more of it comes."""
+        """Forget the older half of the ended processes: no more of their messages are expected."""
         if not self.ended:
             return
         here = self._rings.mapped.keys() | self.nodes.rows.keys() | {*self._taken}

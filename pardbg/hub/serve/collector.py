@@ -1,4 +1,4 @@
-"""DATA: PULL, record, publish. A record batch's head is looked at, its records never."""
+"""DATA: PULL, record, publish. Only the head of a batch of records is read, never its records."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from pardbg_agent import wire
 from pardbg_agent.wire import Key
 
 MAX_PROCESSES: Final = 32_768
-"""Processes known at a time. Those that ended, the oldest first, make room for others."""
+"""Maximum number of known processes. Ended ones, the oldest first, make room for others."""
 _MAX_KEYS: Final = 65_536
-"""Keys that are known to be well formed; then they are looked at anew."""
+"""Maximum number of keys known to be well formed; then they are checked anew."""
 EARLY_NS: Final = 30_000_000_000
 """Time after a restart of the hub for all ranks to hear of it."""
 TURN_NS: Final = 20_000_000
-"""Longest drain before the other sockets get their turn."""
+"""Maximum drain, in ns, before the other sockets get their turn."""
 _PROC: Final = re.compile(rb"[A-Za-z0-9_-]{1,20}\.[A-Za-z0-9_.-]{1,100}\.[0-9]{1,20}")
 _FROM_AGENTS: Final = (Key.RECORDS.value, Key.DEFINITION.value)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What went through, for STATUS and the log."""
+    """Message counts, for STATUS and the log."""
 
     messages: int = 0
     records: int = 0
     malformed: int = 0
-    """Messages that were dropped because they make no sense."""
+    """Messages that were dropped because they are malformed."""
     refused: int = 0
     """Messages of processes beyond MAX_PROCESSES."""
 
 
 @dataclass(slots=True)
 class Heads:
-    """Per process, the index after the newest record the hub has."""
+    """Index, per process, after the newest record the hub has."""
 
     next: dict[bytes, int] = field(default_factory=dict)
-    """Every process that is known."""
+    """Indices of all known processes."""
     gaps: dict[str, int] = field(default_factory=dict)
-    """proc -> records that did not come, since somebody last emptied it."""
+    """Process -> records that did not come, since the last reset."""
 
     early_until_ns: int = 0
-    """Of a hub that takes another's place."""
+    """End of the early time of a hub that replaces another."""
     heard: set[bytes] = field(default_factory=set)
     """Processes whose first batch for this hub has come."""
 
     def is_early(self, proc: bytes, head: Head, now: int) -> bool:
-        """Return whether a batch was sent before the agent heard what this hub wants: taken now,
-        all before it would count as lost. The agent goes back, so it comes again."""
+        """Return whether a batch was sent before the agent knew what this hub wants: taken now, all
+        earlier records would count as lost. The agent goes back, so the batch comes again."""
         if now >= self.early_until_ns or proc in self.heard:
             return False
         if head.first > self.next.get(proc, 0) and not head.flags & wire.FRAME_OLDEST:
@@ -77,7 +77,7 @@ class Heads:
 
 
 class Collector:
-    """Everything the run says goes through ``accept``: recorded first, then published."""
+    """Gate of all messages of the run: ``accept`` records them first, then publishes them."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class Collector:
         self.number = 0
         """``n`` of the newest hub message."""
         self.write_error: str | None = None
-        """Why nothing is recorded any more (disk full); the run goes on without."""
+        """Write error that stopped recording (disk full); None while recording."""
         self.missing = 0
-        """Messages that are not in the file, since ``missing_since_ns``."""
+        """Messages missing in the file since ``missing_since_ns``."""
         self.missing_since_ns = 0
         self.make_room: Callable[[], None] = lambda: None
-        """Callback at too many processes; it has ended ones forgotten."""
+        """Callback at too many processes, which has ended ones forgotten."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
         if writer is not None:
@@ -107,7 +107,7 @@ class Collector:
         self._known: set[bytes] = set()
 
     def drain(self) -> int:
-        """Take what has come, for TURN_NS at most; how many messages that was."""
+        """Take received messages, for TURN_NS at most; return their number."""
         receive, accept = self._pull.recv_multipart, self._take
         taken, until = 0, time.monotonic_ns() + TURN_NS
         try:
@@ -121,7 +121,7 @@ class Collector:
             return taken
 
     def admit(self, proc: bytes) -> bool:
-        """Return whether there is room for a process; it is known from then on."""
+        """Return whether there is room for a process, which is known from then on."""
         known = self.heads.next
         if proc in known:
             return True
@@ -134,14 +134,14 @@ class Collector:
         return True
 
     def forget(self, procs: Iterable[str]) -> None:
-        """Forget processes that have ended."""
+        """Forget ended processes."""
         for proc in procs:
             name = proc.encode("ascii")
             self.heads.next.pop(name, None)
             self.heads.heard.discard(name)
 
     def accept(self, key: bytes, payload: bytes) -> None:
-        """Record, keep for late viewers, publish."""
+        """Record a message, keep it for late viewers, publish it."""
         if key[:1] != Key.DEFINITION.value:
             self._recent.add(key, payload)
         if self.writer is not None:
@@ -167,7 +167,7 @@ class Collector:
         self.accept(key.value, msgpack.packb(fields, unicode_errors="backslashreplace"))
 
     def control(self, event: ControlEvent) -> int:
-        """Record and publish what happened to control; return the message's number."""
+        """Record and publish an event of control; return the message's number."""
         plain = event.plain()
         self.say(Key.CONTROL, **{k: v for k, v in plain.items() if k not in ("n", "t_ns")})
         return self.number

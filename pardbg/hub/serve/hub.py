@@ -1,4 +1,4 @@
-"""The hub of one run: sockets, session, rings, output and control in one loop."""
+"""Hub of one run: sockets, session, rings, output and control in one loop."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ MS: Final = 1_000_000
 OUTPUT_NS: Final = 50 * MS
 QUIET_NS: Final = 200 * MS
 DRAIN_NS: Final = 5_000 * MS
-"""Time for processes and their last messages after the job's end."""
+"""Maximum time, in ns, for processes and their last messages after the job's end."""
 ORPHANS_NS: Final = 500 * MS
-"""The same for ranks that outlive the job's first process: a plain job has ended by then."""
+"""Maximum time for ranks that outlive the job's first process: a plain job has ended by then."""
 NODES_NS: Final = 60_000 * MS
-"""The same while the job continues on other nodes: torchrun's agents end one after another."""
+"""Maximum time while the job continues on other nodes: torchrun's agents end one by one."""
 GRACE_NS: Final = 2_000 * MS
-"""Time for a late viewer's history after everything is written."""
+"""Time, in ns, for a late viewer's history after everything is written."""
 TELL_NS: Final = 20_000 * MS
-"""Time for ``--notify`` then."""
+"""Additional time, in ns, for ``--notify``."""
 GAP_NS: Final = 1_000 * MS
 LIMITS_NS: Final = 10_000 * MS
 
 
 class Hub:
-    """Made, ``open``ed, ``run``, closed. One per run and process."""
+    """Hub to be made, ``open``ed, ``run``, closed. One per run and process."""
 
     def __init__(
         self, config: RunConfig, sources: Sequence[int] = (), listening: Listening | None = None
@@ -75,9 +75,9 @@ class Hub:
         self._listening = listening
         self._hangs = HangWatch(config)
         self.stopping = False
-        """Set to flush, close the session and end."""
+        """Whether to flush, close the session and end."""
         self.code: int | None = None
-        """The job's exit code, once it has ended and if it is known."""
+        """Exit code of the job, once it has ended and if it is known."""
         self._told_limits: dict[str, int] = {}
         self._limits_ns = 0
         self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
@@ -85,7 +85,7 @@ class Hub:
     # -- life
 
     def open(self) -> None:
-        """Open the session, and the sockets if nobody has. Raises ConfigError."""
+        """Open the session, and the sockets unless they are open. Raises ConfigError."""
         found = self._listening or begin_to_listen(self.config)
         self.id, self._sockets = found.hub, found.sockets
         self._definitions, self._recent = Definitions(), Recent()
@@ -249,7 +249,7 @@ class Hub:
                 self._router.reply(order.viewer, reply)
 
     def _publish(self, effect: Event) -> None:
-        """Record what happened; the same fact answers the orders that it ends."""
+        """Record an event; the same fact answers the orders that it ends."""
         event = ControlEvent(effect.fact, effect.status, effect.by)
         number, fact = self._collector.control(event), effect.fact
         refusal = fact.refusal if isinstance(fact, facts.Refused) else None
@@ -261,8 +261,8 @@ class Hub:
         self._notice(partial(notice, event))
 
     def _notice(self, words: Callable[[str], str]) -> None:
-        """Tell a user without a screen that the job is held, and what to do. ``words``: the line,
-        by the run's name, which differs from node to node; empty: not of interest."""
+        """Tell a user without a screen that the job is held, and what to do. ``words`` returns the
+        line for the run's name, which differs from node to node; empty: not of interest."""
         text = words(self.config.run)
         if text:
             files.add_notice(self.config.dir, plain(text))
@@ -309,7 +309,7 @@ class Hub:
             gaps.clear()
 
     def _say_limits(self, now: int) -> None:
-        """Say, every LIMITS_NS while it goes on, what was left out as there are too many."""
+        """Record, every LIMITS_NS while it goes on, the number of messages beyond a limit."""
         if now - self._limits_ns < LIMITS_NS:
             return
         self._limits_ns = now
@@ -335,15 +335,15 @@ class Hub:
             self._record(facts.Problem(self._collector.write_error))
 
     def _begin_part(self, number: int) -> list[Wire]:
-        """Return what the recording's part ``number`` begins with: all that is needed to read it
-        alone, and to go on with it if this hub dies."""
+        """Return the first messages of the recording's part ``number``: all that is needed to read
+        it alone, and to continue it if this hub dies."""
         files.write_json(self.config.dir / files.PART_FILE, {"part": number})
         self._keep_at = KEEP_BYTES
         self._state.news.force = True
         return self._all_known(number)
 
     def _all_known(self, part: int) -> list[Wire]:
-        """Return every definition, and a message of how far the run has come."""
+        """Return every definition, and a message on the run's progress."""
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
         self._collector.number += 1
         now = time.monotonic_ns()
@@ -369,7 +369,7 @@ class Hub:
             self._record(facts.Bookmark(now, f"--on-hang: SIGABRT to {ranks_text(ranks)}"))
 
     def _keep_state(self) -> None:
-        """Have the next hub, should this one be killed, read only what is recorded from here on."""
+        """Keep the state, so that the next hub, if this one is killed, reads only what follows."""
         writer = self._collector.writer
         if writer is None or writer.num_bytes < self._keep_at:
             return
@@ -400,7 +400,7 @@ class Hub:
         return quiet and not self._agents.known() and self._output.at_end
 
     def _only_orphans(self) -> bool:
-        """Of the job's processes those are left that go on without its first one: it has ended."""
+        """Return whether only processes are left that outlive the job's ended first process."""
         known = self._agents.known()
         alive = all(start_time(self._agents.pid(proc)) for proc in known)
         return bool(known) and alive and not self._agents.nodes.running

@@ -1,4 +1,4 @@
-"""The job's output: its files, line by line, with the rank where torchrun says it."""
+"""Output of the job: its files, line by line, with the rank if torchrun gives it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LINES: Final = 2000
 """Maximum bytes read and lines said per turn and stream, so that flooded output cannot stall the
 hub, or the job's end."""
 MAX_BEHIND: Final = 4 << 20
-"""A stream that is ahead by more is a flood: what it says now is worth more than all of it."""
+"""Lead, in bytes, beyond which a stream is a flood: only its newest output is then read."""
 PARTIAL_NS: Final = 500_000_000
 """Time after which a line without an end is shown."""
 _PREFIX: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:? ?")
@@ -27,18 +27,18 @@ _END: Final = re.compile(rb"\r\n|[\r\n]")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of output."""
+    """Line of the job's output."""
 
     stream: str
-    """stdout or stderr."""
+    """Stream: stdout or stderr."""
     text: str
     rank: int | None
     offset: int
-    """Where the next line begins in the stream's file."""
+    """Offset of the next line in the stream's file."""
 
 
 class Tail:
-    """Follows one file that another process writes."""
+    """Reader of a file that another process writes."""
 
     def __init__(self, path: Path, stream: str, offset: int = 0) -> None:
         self._path, self._stream = path, stream
@@ -121,7 +121,7 @@ class Tail:
         return lines
 
     def _cut(self, raw: bytes, size: int) -> list[Line]:
-        """A line, in pieces if it is too long; ``size`` counts its end, too."""
+        """Return a line, in pieces if it is too long; ``size`` includes its end."""
         lines = []
         while len(raw) > MAX_LINE:
             lines.append(self._line(raw[:MAX_LINE], MAX_LINE))
@@ -136,7 +136,7 @@ class Tail:
 
 
 class JobOutput:
-    """Both output streams of a job, from ``offsets`` on."""
+    """Reader of both output streams of a job, from ``offsets`` on."""
 
     def __init__(self, run_dir: Path, offsets: Mapping[str, int]) -> None:
         self._tails = {
@@ -145,7 +145,7 @@ class JobOutput:
         }
 
     def lines(self, now: int, *, final: bool = False) -> list[Line]:
-        """Return the lines that came since; with ``final`` those without an end, too."""
+        """Return the lines since the last call; with ``final`` those without an end, too."""
         return [line for tail in self._tails.values() for line in tail.read(now, final=final)]
 
     @property
@@ -164,7 +164,7 @@ class JobOutput:
 
 
 def split_rank(text: str) -> tuple[str, int | None]:
-    """``[default3]:loss 2`` -> (``loss 2``, 3). torch prefixes with ``[rank3]: ``."""
+    """Return ``[default3]:loss 2`` as (``loss 2``, 3). torch prefixes with ``[rank3]: ``."""
     found = _PREFIX.match(text)
     if found is None:
         return text, None

@@ -1,5 +1,5 @@
-"""What NCCL writes and answers beside the job's output: the files of NCCL_DEBUG_FILE, the
-Inspector's dumps, and RAS. Nothing is said where the job has none of them."""
+"""Reports of NCCL beside the job's output: the files of NCCL_DEBUG_FILE, the Inspector's dumps, and
+RAS. Nothing is reported where the job has none of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pardbg.nccl.named_ranks import Named, ranks_of
 
 DEBUG, INSPECTOR = "nccl", "inspector"
 LOOK_NS: Final = 2_000_000_000
-"""Time between looks for new files."""
+"""Interval, in ns, between searches for new files."""
 TELL_NS: Final = 20_000_000_000
 MAX_FILES: Final = 1024
 MAX_KEPT: Final = 4096
-"""Durations kept of one kind of op."""
+"""Maximum number of durations kept of one kind of op."""
 MAX_KINDS: Final = 64
 AGAIN_NS: Final = 30_000_000_000
 """Time between two queries of RAS."""
@@ -38,7 +38,7 @@ Rank = tuple[int, str, int]
 
 
 class NcclFiles:
-    """New lines of NCCL's files, from the begin of the run on."""
+    """New lines of NCCL's files, from the beginning of the run on."""
 
     def __init__(self, environ: Mapping[str, str], since_wall_ns: int, restarted: bool) -> None:
         self._patterns = dict(_patterns(environ))
@@ -48,7 +48,7 @@ class NcclFiles:
         self._ops = InspectedOps()
 
     def lines(self, now: int, *, final: bool = False) -> list[Line]:
-        """Return the debug lines that came since; the Inspector's are summed up."""
+        """Return the new debug lines; the Inspector's are summed up."""
         if self._patterns and (final or now - self._looked_ns >= LOOK_NS):
             self._looked_ns = now
             self._look()
@@ -57,7 +57,7 @@ class NcclFiles:
         return [line for line in found if line.stream == DEBUG]
 
     def inspected(self, now: int) -> list[list[Any]] | None:
-        """Return the table of inspected ops if it has changed, now and then."""
+        """Return the table of inspected ops if it has changed, at intervals."""
         return self._ops.changed(now)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class InspectedOps:
 
     def changed(self, now: int) -> list[list[Any]] | None:
         """Return [communicator, op, bytes, on the device, number, median ns, median busbw] rows;
-        None: they are as they were, or were told just now."""
+        None: they are unchanged, or were reported just now."""
         if self._num == self._told or now - self._told_ns < TELL_NS:
             return None
         self._told, self._told_ns = self._num, now
@@ -120,21 +120,21 @@ class InspectedOps:
 
 
 class RasQuery:
-    """Asks NCCL's RAS once per standstill, in a thread, where a rank of this host has NCCL in use;
-    ``took`` has the answer. RAS tells of all hosts."""
+    """Query of NCCL's RAS once per standstill, in a thread, if a rank of this host uses NCCL;
+    ``took`` returns the answer. RAS reports on all hosts."""
 
     def __init__(self) -> None:
         self._found: queue.SimpleQueue[Ras] = queue.SimpleQueue()
         self._asked_ns = 0
 
     def ask(self, ranks: Sequence[Rank], here: Collection[int], now: int) -> None:
-        """Ask, if not just now. ``ranks``: of the whole job; ``here``: this host's pids of them."""
+        """Query RAS, at intervals. ``ranks``: of the whole job; ``here``: pids on this host."""
         if here and (not self._asked_ns or now - self._asked_ns >= AGAIN_NS):
             self._asked_ns = now
             threading.Thread(target=self._ask, args=(ranks, sorted(here)), daemon=True).start()
 
     def took(self) -> list[Ras]:
-        """Return what was answered since the last call."""
+        """Return the answers since the last call."""
         return [self._found.get() for _ in range(self._found.qsize())]
 
     def _ask(self, ranks: Sequence[Rank], here: Sequence[int]) -> None:
@@ -144,8 +144,8 @@ class RasQuery:
 
 
 def status_of(pids: Sequence[int]) -> ras.RasStatus | None:
-    """Return what RAS says of processes of this host; None: none has NCCL in use, RAS does not
-    listen or speaks another version, or what listens there is of another job."""
+    """Return RAS's report on processes of this host; None: none uses NCCL, RAS does not listen or
+    has another version, or the listener belongs to another job."""
     pid = next((pid for pid in pids if maps(pid, "libnccl")), None)
     of = {} if pid is None else environ(pid)
     if pid is None or of.get("NCCL_RAS_ENABLE") == "0":
@@ -159,7 +159,7 @@ def status_of(pids: Sequence[int]) -> ras.RasStatus | None:
 
 
 def answer(address: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Return what RAS at ``host:port`` says. Raises OSError, ValueError."""
+    """Return the report of RAS at ``host:port``. Raises OSError, ValueError."""
     host, _, port = (address or f"localhost:{ras.PORT}").rpartition(":")
     until, parts, size = time.monotonic() + 2 * timeout_s, [], 0
     with socket.create_connection((host or "localhost", int(port)), timeout_s) as one:
@@ -171,7 +171,7 @@ def answer(address: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def fact_of(status: ras.RasStatus, ranks: Iterable[Rank]) -> Ras:
-    """Return the fact: ranks of the job where all of them are known, else the communicator's."""
+    """Return the fact: ranks of the job if all of them are known, else the communicator's."""
     at: dict[tuple[str, int], Named] = {}
     for comm in status.comms:
         for one in comm.members():

@@ -1,4 +1,4 @@
-"""The other nodes of a run, each behind its relay: who is there, what their rings say."""
+"""Other nodes of a run, each behind its relay: their processes and their rings' states."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from pardbg.hub.ranks.rings import Rescued
 from pardbg.hub.serve.router import Router
 
 SILENT_NS: Final = 5_000_000_000
-"""Silence after which a node counts as unreachable; a relay speaks once a second."""
+"""Silence, in ns, after which a node counts as unreachable; a relay sends once a second."""
 RESCUE_NS: Final = 1_000_000_000
-"""Time after which RESCUE is sent again: its answer may be lost with a connection."""
+"""Time, in ns, after which Salvage is sent again: its answer may be lost with a connection."""
 MAX_NODES: Final = 4096
 TOGETHER_NS: Final = 1_000_000_000
-"""Nodes that are lost, or back, within this time are one line on each node's terminal."""
+"""Time, in ns, within which lost (or returned) nodes are one line on each node's terminal."""
 
 
 @dataclass(slots=True)
 class KnownNode:
-    """One node."""
+    """Node of the run."""
 
     number: int
     host: str
     run: str
     identity: str
-    """Identity of its relay."""
+    """Identity of the node's relay."""
     link: int = -1
     heard_ns: int = 0
     silent: bool = False
     ended: bool = False
-    """The job has, on that node."""
+    """Whether the job on that node has ended."""
     rows: dict[str, ctrl.Row] = field(default_factory=dict)
     gone: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    """proc -> (when it was found dead, exit code)."""
+    """Process -> (time at which it was found dead, exit code)."""
 
     def ranks(self) -> list[int]:
         return sorted({row["rank"] for row in self.rows.values() if row["rank"] >= 0})
@@ -53,7 +53,7 @@ class Notices:
 
     def __init__(self) -> None:
         self._news: dict[int, NodeFact] = {}
-        """By node: lost and back meanwhile, the newer holds."""
+        """Newest change by node: of lost and back meanwhile, the newer holds."""
         self._since_ns = 0
 
     def add(self, fact: NodeFact, now: int) -> None:
@@ -62,7 +62,7 @@ class Notices:
         self._news[fact.node] = fact
 
     def due(self, now: int) -> list[list[NodeFact]]:
-        """Return what has come together, by kind of change."""
+        """Return the collected changes, by kind of change."""
         if not self._since_ns or now - self._since_ns < TOGETHER_NS:
             return []
         news, self._news, self._since_ns = self._news, {}, 0
@@ -79,14 +79,14 @@ class Nodes:
     def __init__(self, hub_id: str, router: Router) -> None:
         self.on_event: Callable[[NodeFact], None] = lambda fact: None
         self.on_welcome: Callable[[str], object] = lambda proc: None
-        """The process's records from where the hub stands are to come (again)."""
+        """Called when a process's records from the hub's position on are to come (again)."""
         self.on_rescued: Callable[[str, Rescued, int, int | None], None] = lambda *_: None
         self.on_looked: Callable[[ctrl.Looked], None] = lambda looked: None
         self.on_boards: Callable[[KnownNode, tuple[ctrl.Change, ...]], None] = lambda *_: None
         self.on_line: Callable[[str, int | None, str], None] = lambda stream, rank, text: None
         self._hub_id, self._router = hub_id, router
         self._nodes: dict[str, KnownNode] = {}
-        """By the relay's identity."""
+        """Nodes by the relay's identity."""
         self.rows: dict[str, ctrl.Row] = {}
         """STATE's rows of every process elsewhere, by its own clock."""
         self._node_of: dict[str, KnownNode] = {}
@@ -104,7 +104,7 @@ class Nodes:
 
     @property
     def running(self) -> list[KnownNode]:
-        """Nodes where the job goes on, as far as one can tell."""
+        """Return the nodes where the job goes on, as far as known."""
         return [node for node in self if not node.ended and not node.silent]
 
     def message(self, relay: str, message: ctrl.FromRelay, now: int) -> None:
@@ -127,21 +127,21 @@ class Nodes:
                 self.on_line(*line)
 
     def tick(self, now: int) -> None:
-        """Say who cannot be reached."""
+        """Report nodes that cannot be reached."""
         for node in self:
             if not node.silent and not node.ended and now - node.heard_ns >= SILENT_NS:
                 node.silent = True
                 self.on_event(node.fact(NodeChange.LOST, now - node.heard_ns))
 
     def rescue(self, proc: str, start: int, now: int) -> None:
-        """Ask for what an ended process left."""
+        """Request the remains of an ended process."""
         node = self.node_of(proc)
         if node is not None and now - self._asked.get(proc, -RESCUE_NS) >= RESCUE_NS:
             self._asked[proc] = now
             self.tell(node, ctrl.Salvage(proc, start))
 
     def forget(self, proc: str) -> None:
-        """Everything of it is here."""
+        """Forget a process of which everything is here."""
         node = self.node_of(proc)
         if node is not None:
             self.tell(node, ctrl.Forget(proc))
@@ -149,7 +149,7 @@ class Nodes:
                 rows.pop(proc, None)
 
     def look(self, number: int, proc: str, pid: int) -> bool:
-        """Have its stacks read where it runs; False if that is here, or out of reach."""
+        """Have a process's stacks read on its node; False if that is here, or out of reach."""
         node = self.node_of(proc)
         if node is None or node.silent:
             return False
@@ -192,7 +192,7 @@ class Nodes:
         self._node_of.update(dict.fromkeys(rows, node))
 
     def _arrived(self, relay: str, message: ctrl.Rows, now: int) -> KnownNode | None:
-        """A new relay, perhaps in the place of one that was killed."""
+        """Admit a new relay, perhaps in the place of one that was killed."""
         number, run = message.node, message.run
         same = next((node for node in self if node.number == number), None)
         why = ""

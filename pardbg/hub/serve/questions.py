@@ -10,7 +10,7 @@ from pardbg.events.commands import Answers
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, SetLevel
 
 WAIT_NS: Final = 10_000_000_000
-"""Time after which a rank is reported as still evaluating; it answers nobody any more."""
+"""Time, in ns, after which a rank is reported as still evaluating; later answers are dropped."""
 MOST_NS: Final = 24 * 3600 * 1_000_000_000
 
 
@@ -18,14 +18,14 @@ MOST_NS: Final = 24 * 3600 * 1_000_000_000
 class _Inquiry:
     answer: Callable[[Answers], None]
     waiting: dict[str, int]
-    """proc -> rank of processes that have not answered."""
+    """Process -> rank of processes that have not answered."""
     since_ns: int
     answers: dict[int, Evaluated] = field(default_factory=dict)
-    """By rank."""
+    """Answers by rank."""
 
 
 class Questions:
-    """All evaluations that are under way."""
+    """All evaluations under way."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Inquiry] = {}
@@ -42,7 +42,7 @@ class Questions:
         self._take(answer.re, proc, answer)
 
     def gone(self, proc: str) -> None:
-        """A process ended meanwhile."""
+        """End the questions to a process that ended meanwhile."""
         for number in list(self._known):
             self._take(number, proc, Evaluated(number, NoAnswer.ENDED))
 
@@ -67,18 +67,18 @@ class Questions:
 
 
 class Levels:
-    """Asks agents for a level and, where it was for a while, for the one before."""
+    """Sampling levels of agents: set, and reset to the previous one if set for a time."""
 
     def __init__(self, send: Callable[[str, SetLevel], bool]) -> None:
         self._send = send
         self._back: dict[str, tuple[int, int]] = {}
-        """proc -> (when, to which level)."""
+        """Process -> (time of the reset, level)."""
 
     def ask(self, levels: Mapping[str, int], level: int, for_ns: int, now: int) -> list[str]:
-        """Set ``level`` on the processes of ``levels`` (proc -> its level now); who was asked.
+        """Set ``level`` on the processes of ``levels`` (process -> its level now); return those
+        asked.
 
-        ``for_ns``: after that it is what it was before; 0: it stays.
-        """
+        ``for_ns``: time after which the level is reset; 0: it stays."""
         asked = []
         for proc, present in levels.items():
             until, before = self._back.pop(proc, (0, present))
@@ -92,7 +92,7 @@ class Levels:
         return asked
 
     def tick(self, now: int) -> list[tuple[str, int]]:
-        """Return those whose time is over: (proc, the level it has again)."""
+        """Return (process, level) of processes that were reset now, as their time is over."""
         over = [(proc, level) for proc, (until, level) in self._back.items() if until <= now]
         for proc, level in over:
             del self._back[proc]

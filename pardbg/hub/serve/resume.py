@@ -1,10 +1,9 @@
-"""Starting to record, or going on where a killed hub stopped.
+"""Start of a recording, or its continuation where a killed hub stopped.
 
-[Note: what a hub knows] A hub's state follows from the messages of its recording. To read all of
-them takes the longer the longer the run was, so now and then a hub writes what its next part would
-begin with (every definition, how far each process had come) into a file of the run's directory,
-with the offset of the recording at which that was so. The next hub reads on from there.
-"""
+[Note: a hub's state] A hub's state follows from the messages of its recording. Reading all of them
+takes longer the longer the run was, so at intervals a hub writes the first messages of a possible
+next part (every definition, the progress of each process) into a file of the run's directory, with
+the recording's offset at that time. The next hub reads on from there."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from pardbg.store.source import Message
 from pardbg_agent.wire import DefKind, Key
 
 NUMBER_SKIP: Final = 1_000_000
-"""``n`` that the killed hub may have published and not recorded is never used again."""
+"""Gap in ``n``: numbers that the killed hub may have published unrecorded are not used again."""
 KEEP_BYTES: Final = 2 << 20
 """Growth of the recording (some 20 MiB as it came) after which the hub's state is kept again."""
 _NUMBERED: Final = (Key.OUTPUT.value, Key.CONTROL.value, Key.STATE.value)
@@ -42,7 +41,7 @@ _NUMBERED: Final = (Key.OUTPUT.value, Key.CONTROL.value, Key.STATE.value)
 
 @dataclass(slots=True)
 class Resumed:
-    """What the file of a killed hub says."""
+    """State of a killed hub, according to its file."""
 
     restarted: bool = False
     restarts: int = 0
@@ -54,17 +53,17 @@ class Resumed:
     hub: str = ""
     """Id of the hub that was lost."""
     num_bytes: int = 0
-    """Of the recording that it left."""
+    """Bytes of the recording that it left."""
     num_messages: int = 0
     breaks: tuple[Breakpoint, ...] = ()
     """Breakpoints and watches that were set."""
     break_number: int = 0
-    """The highest that one of them ever had."""
+    """Highest number that a breakpoint or watch ever had."""
     held: bool = False
-    """Ranks were held, or about to be."""
+    """Whether ranks were held, or about to be."""
 
     def saw(self, message: Message) -> None:
-        """Note one message that was kept."""
+        """Note one kept message."""
         kind, proc = message.key[:1], message.key[1:]
         try:
             if kind == Key.RECORDS.value:
@@ -104,8 +103,8 @@ class Resumed:
 def open_writer(
     config: RunConfig, before: dict[str, Any] | None, definitions: Definitions, recent: Recent
 ) -> tuple[SessionWriter | None, Rotation | None, Resumed, str | None]:
-    """Return (writer, its parts where the recording is to go on in another file some day, what came
-    before, why nothing can be recorded). ``before``: the ``hub.pid`` of the hub before this one."""
+    """Return (writer, its parts if the recording may continue in another file, the state before,
+    the reason if nothing can be recorded). ``before``: the ``hub.pid`` of the previous hub."""
     resumed = Resumed()
     number = read_part(config.dir)
     first = Path(config.session)
@@ -147,8 +146,8 @@ def open_writer(
 
 
 def keep_state(folder: Path, writer: SessionWriter, messages: Sequence[Wire]) -> int:
-    """Write what the recording says up to here, all of which is in whole chunks; return how many
-    bytes that took. What cannot be written costs the next hub time, nothing else."""
+    """Write the state of the recording so far, all of which is in complete chunks; return its size
+    in bytes. If the write fails, the next hub only takes longer."""
     file = writer.known()
     value = {"file": writer.path.name, "at": file.offset, "index": file.index,
              "messages": messages}  # fmt: skip
@@ -159,7 +158,7 @@ def keep_state(folder: Path, writer: SessionWriter, messages: Sequence[Wire]) ->
 
 
 def read_state(folder: Path, session: Path) -> tuple[Known, list[Wire]]:
-    """Return (recording's state, messages before it); (NOTHING_KNOWN, none): not known."""
+    """Return (recording's state, messages before it); (NOTHING_KNOWN, none) if unknown."""
     try:
         value = msgpack.unpackb((folder / files.STATE_FILE).read_bytes())
         at, messages = int(value["at"]), [(bytes(k), bytes(p)) for k, p in value["messages"]]

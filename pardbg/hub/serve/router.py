@@ -1,9 +1,8 @@
 """CTRL: the ROUTER socket. Agents and viewers by name; histories for late viewers.
 
-A name leads to the identity that its client made with its own key, and to no other
-(``sockets``, [Note: names]): an agent or relay is what an agent's key says it is, a viewer is
-called by a digest of its secret.
-"""
+A name leads to the identity that its client made with its own key, and to no other (``sockets``,
+[Note: names]): an agent or relay has the name that an agent's key claims, a viewer's name is a
+digest of its secret."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from pardbg_agent.ctrl.agent_messages import FromAgent, Hello, Ping, ToAgent
 from pardbg_agent.ctrl.codec import decode, reader
 
 MAX_VIEWERS: Final = 64
-"""Of those who may command, and of those who may only look: they do not keep each other out."""
+"""Maximum viewers with control, and without it: they do not keep each other out."""
 MAX_LOGGED: Final = 20
 PROBE_NS: Final = 200_000_000
 
@@ -37,20 +36,20 @@ _from_viewer: Final = reader(FromViewer)
 
 @dataclass(slots=True)
 class Viewer:
-    """One connected viewer."""
+    """Connected viewer."""
 
     address: bytes
     role: Role
     history: Iterator[Wire] = field(default_factory=lambda: iter(()))
-    """Still to be sent, after ``waits``."""
+    """Messages still to be sent, after ``waits``."""
     waits: Wire | None = None
-    """What its socket did not take yet."""
+    """Message that its socket did not take yet."""
     then: Reply | None = None
-    """What ends the history."""
+    """Reply that ends the history."""
 
 
 class Router:
-    """Receives, checks, hands on; sends without ever blocking."""
+    """Receiver and sender of CTRL messages, which checks them, passes them on and never blocks."""
 
     def __init__(self, socket: zmq.Socket[bytes], security: ServerSecurity) -> None:
         self.viewers: dict[str, Viewer] = {}
@@ -58,9 +57,9 @@ class Router:
         self.on_agent: Callable[[str, FromAgent, int], None] = lambda *_: None
         self.on_relay: Callable[[str, ctrl.FromRelay, int], None] = lambda *_: None
         self.on_viewer: Callable[[str, FromViewer, Role, int], None] = lambda *_: None
-        """Handlers of (sender, message, when); they raise Malformed."""
+        """Handlers of (sender, message, time); they raise Malformed."""
         self._at: dict[str, bytes] = {}
-        """Process or relay -> its identity, of the newest HELLO."""
+        """Process or relay -> its identity in the newest Hello."""
         self._via: dict[str, str] = {}
         """Process -> relay that it is behind."""
         self.on_left: Callable[[str], None] = lambda viewer: None
@@ -71,7 +70,7 @@ class Router:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
 
     def receive(self, limit: int = 500) -> int:
-        """Take what has come; how many messages that was."""
+        """Take received messages; return their number."""
         for taken in range(limit):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -94,7 +93,7 @@ class Router:
             self._send(known.address, ctrl.pack(reply))
 
     def send_relay(self, relay: str, message: ctrl.ToRelay) -> bool:
-        """Send to a relay itself."""
+        """Send a message to a relay itself."""
         return self._send(self._at.get(relay), b"", ctrl.pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:
@@ -104,23 +103,23 @@ class Router:
         self._via[proc] = relay
 
     def forget(self, procs: Iterable[str]) -> None:
-        """Forget where processes are that have ended."""
+        """Forget the addresses of ended processes."""
         for proc in procs:
             self._via.pop(proc, None)
             self._at.pop(proc, None)
 
     def relay_of(self, proc: str) -> str | None:
-        """Return the relay that the process is behind; None: it is here, or reaches us itself."""
+        """Return the relay that a process is behind; None: it is here, or connected directly."""
         return self._via.get(proc)
 
     def history(self, viewer: str, messages: Iterable[Wire], then: Reply) -> None:
-        """Send a late viewer what it missed, bit by bit, then ``then``."""
+        """Send a late viewer the missed messages, bit by bit, then ``then``."""
         known = self.viewers[viewer]
         known.history, known.waits, known.then = iter(messages), None, then
         self._serve(viewer, known)
 
     def tick(self, now: int) -> None:
-        """Go on with histories; find out who has left."""
+        """Continue histories; find viewers that have left."""
         for name, viewer in list(self.viewers.items()):
             if viewer.then is not None:
                 self._serve(name, viewer)
@@ -209,7 +208,7 @@ class Router:
         self.on_left(name)
 
     def _send(self, address: bytes | None, *frames: bytes) -> bool | None:
-        """True: sent. False: its queue is full. None: nobody of that identity is connected."""
+        """Send frames. True: sent. False: its queue is full. None: it is not connected."""
         if address is None:
             return None
         try:
@@ -224,7 +223,7 @@ class Router:
 
 
 def _request(raw: bytes) -> int:
-    """Return the id of a request that is not read otherwise; 0: none. Raises Malformed."""
+    """Return the id of an otherwise unreadable request; 0: none. Raises Malformed."""
     return decode(_Request, decode_map(raw)).id
 
 

@@ -1,11 +1,10 @@
-"""The hub's three sockets, and who may use them.
+"""Three sockets of the hub, and the rights to use them.
 
 DATA in, what is published out, CTRL both ways. Local sockets lie in a 0700 directory; TCP is CURVE
 or nothing. Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`` (looks),
-``control`` (looks and commands). ZAP tells them apart per socket; CTRL sees each message's role.
-Who may only look is called on CTRL as the hub says, never as it claims ([Note: names]).
-Quick to import: a job waits for its hub to listen, not for the rest of it.
-"""
+``control`` (looks and commands). ZAP tells them apart per socket; CTRL sees each message's role. A
+view-only client has on CTRL the identity that the hub gives, never its claimed one ([Note: names]).
+Quick to import: a job waits for its hub to listen, not for the rest of it."""
 
 from __future__ import annotations
 
@@ -30,22 +29,21 @@ from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
 from pardbg.hub.run.run_files import write_hub
 
 _ENDPOINT: Final = "inproc://zeromq.zap.01"
-"""Where libzmq asks; fixed by ZAP (RFC 27)."""
+"""Endpoint at which libzmq asks; fixed by ZAP (RFC 27)."""
 _VERSION: Final = b"1.0"
 _STOP: Final = b"stop"
 _NOWHERE: Final = "ipc:///dev/null/nowhere"
 
 
 class KeyCheck:
-    """Answers libzmq (ZAP) in a thread of its own, from ``start`` to ``stop``: who holds a TCP
-    client's key and what it is called.
+    """ZAP handler for libzmq in a thread of its own, from ``start`` to ``stop``: role and identity
+    of a TCP client's key.
 
-    [Note: names] A ROUTER gives an identity to whoever claims it last, before anybody sees a
-    message. So that no client takes another's: ours claim identities that cannot be guessed
-    (``wire.address``), and of a key in ``renamed`` libzmq takes the identity that we say instead of
-    the claimed one. It takes the later of the two, and goes on with the claimed one when it has
-    asked us: so we answer when its thread has done so.
-    """
+    [Note: names] A ROUTER gives an identity to its last claimant, before any message is seen. So
+    that no client takes another's: ours claim identities that cannot be guessed (``wire.address``),
+    and for a key in ``renamed`` libzmq takes the identity that we give instead of the claimed one.
+    It takes the later of the two, and goes on with the claimed one when it has asked us: so we
+    answer when its thread has done so."""
 
     def __init__(
         self, context: zmq.Context[Any], role_of: Callable[[str, bytes], str | None],
@@ -89,7 +87,7 @@ class KeyCheck:
         return [_VERSION, number, b"200", b"OK", role.encode(), self._metadata(role)]
 
     def _metadata(self, role: str) -> bytes:
-        """The identity that libzmq takes for the claimed one, as a ZMTP property."""
+        """Return the identity that replaces the claimed one, as a ZMTP property."""
         if role not in self._renamed:
             return b""
         self._let_finish()
@@ -98,8 +96,8 @@ class KeyCheck:
         return bytes([len(name)]) + name + len(identity).to_bytes(4, "big") + identity
 
     def _let_finish(self) -> None:
-        """Return once libzmq's only I/O thread is through with what it was in when it asked: then
-        it tries to connect this socket."""
+        """Return once libzmq's only I/O thread has finished the step in which it asked: then it
+        tries to connect this socket."""
         with (
             self._context.socket(zmq.PAIR) as probe,
             probe.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED) as tried,
@@ -114,7 +112,7 @@ ENV_KEY: Final = "PARDBG_KEY"
 Role = Literal["agent", "viewer", "control"]
 ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
 OWNER: Final = "owner"
-"""Whoever is in the run's 0700 directory: agents, viewers and control alike."""
+"""Role of every client in the run's 0700 directory: agent, viewer and control alike."""
 _MAY: Final[dict[str, tuple[Role, ...]]] = {
     "data": ("agent",),
     "pub": ("viewer", "control"),
@@ -122,10 +120,10 @@ _MAY: Final[dict[str, tuple[Role, ...]]] = {
 }
 PULL_HWM: Final = 256
 PUB_HWM: Final = 8_000
-"""Of each viewer. A thousand ranks begin with a dozen definitions each, in a second; without one of
-them a viewer does not know what an op is."""
+"""Maximum messages queued for each viewer. A thousand ranks begin with a dozen definitions each, in
+a second; without one of them a viewer does not know what an op is."""
 LINGER_MS: Final = 1_000
-"""Maximum time for viewers to fetch what is in their queues."""
+"""Maximum time, in ms, for viewers to fetch the messages in their queues."""
 
 
 def make_keys() -> dict[str, Any]:
@@ -158,7 +156,7 @@ class ServerSecurity:
     _check: KeyCheck | None = None
 
     def start(self) -> None:
-        """Before any bind."""
+        """Start the key check, before any bind."""
         if self.keys is None:
             return
         self._roles: dict[bytes, Role] = {
@@ -179,7 +177,7 @@ class ServerSecurity:
             socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
 
     def role(self, frame: zmq.Frame) -> Role | Literal["owner"]:
-        """Return the role of a message's sender; on local sockets it may do everything."""
+        """Return the role of a message's sender; on local sockets it has all rights."""
         if self.keys is None:
             return OWNER
         try:
@@ -241,7 +239,7 @@ def check_keys(keys: Any, name: str, *, to_look: bool = False) -> dict[str, Any]
 
 
 def secure_client(socket: zmq.Socket[bytes], keys: Mapping[str, Any] | None, role: Role) -> None:
-    """Make a socket a CURVE client of that role (or of ``viewer`` if that is all there is)."""
+    """Make a socket a CURVE client of that role (or of ``viewer`` if no other key exists)."""
     if keys is None:
         return
     pair = keys.get(role) or keys["viewer"]
@@ -253,7 +251,7 @@ def secure_client(socket: zmq.Socket[bytes], keys: Mapping[str, Any] | None, rol
 
 
 def listen(socket: zmq.Socket[bytes], endpoint: str) -> None:
-    """Bind; over TCP on every kind of address there is. Raises ConfigError."""
+    """Bind a socket; over TCP on every kind of address. Raises ConfigError."""
     problem = ""
     for ipv6 in (1, 0) if endpoint.startswith("tcp:") else (0,):
         socket.setsockopt(zmq.IPV6, ipv6)
@@ -268,7 +266,7 @@ def listen(socket: zmq.Socket[bytes], endpoint: str) -> None:
 
 
 class Sockets:
-    """Bound when made. Raises ConfigError where an endpoint cannot be."""
+    """Sockets, bound when made. Raises ConfigError where an endpoint cannot be bound."""
 
     def __init__(self, config: RunConfig, keys: dict[str, Any] | None) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
@@ -306,7 +304,7 @@ class Sockets:
         return socket
 
     def wait(self, timeout_ms: int) -> None:
-        """Until a message comes, or the time is up."""
+        """Wait until a message comes, or the time is up."""
         self._poller.poll(timeout_ms)
 
     def subscribed(self) -> bool:
@@ -319,7 +317,7 @@ class Sockets:
             return found
 
     def close(self) -> None:
-        """Close them; viewers get LINGER_MS for what is in their queues."""
+        """Close the sockets; viewers get LINGER_MS for the messages in their queues."""
         for socket in (self.pull, self.pub, self.ctrl):
             socket.close(linger=LINGER_MS)
         self.security.stop()
@@ -328,13 +326,13 @@ class Sockets:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A hub that agents and viewers find, and whose messages wait in its sockets."""
+    """Hub that agents and viewers can find, and whose messages wait in its sockets."""
 
     hub: str
-    """Its id."""
+    """Id of the hub."""
     sockets: Sockets
     before: dict[str, Any] | None
-    """``hub.pid`` of the hub that was here before."""
+    """``hub.pid`` of the previous hub."""
 
 
 def begin_to_listen(config: RunConfig) -> Listening:

@@ -1,11 +1,10 @@
-"""STATE: where each rank is, said to viewers some times a second; and who stands still.
+"""STATE: each rank's state, sent to viewers a few times a second; and ranks that stand still.
 
-A rank stands still when its status block does not change. While somebody waits in an op for
-STALL_NS, each rank that stands still is asked for its stack, once per standstill, so that a
-recording has the place in the code too; who does not answer (its GIL is held, it is stopped) is
-looked at from outside. Ranks that run on are asked once a wait has lasted LONG_NS, and again each
-time that it has lasted twice as long. Nothing is asked while the debugger holds any.
-"""
+A rank stands still when its status block does not change. While a rank waits in an op for STALL_NS,
+each rank that stands still is asked for its stack, once per standstill, so that a recording has the
+place in the code too; a rank that does not answer (its GIL is held, it is stopped) is inspected
+from outside. Ranks that run on are asked once a wait has lasted LONG_NS, and again each time that
+it has lasted twice as long. No rank is asked while the debugger holds any."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ from pardbg_agent.ctrl.agent_messages import Where as AskWhere
 from pardbg_agent.wire import BEAT_NS, Key
 
 MAX_RANKS: Final = 256
-"""Stacks taken at a time."""
+"""Maximum number of stacks taken at a time."""
 STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
-"""Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
+"""Interval of STATE per rank: for many ranks, it must not take more than some % of a core."""
 _HASTE: Final = 4
-"""So many times as often where somebody comes to stand: a hang is found once all have said so."""
+"""Factor on STATE's rate when a rank comes to a stand: a hang is found once all are known."""
 STATE_IDLE_NS: Final = 1_000_000_000
 _TIMES: Final = (
     "since_ns",
@@ -59,9 +58,9 @@ _VOLATILE: Final = (
     "scheduled",
     "load",
 )
-"""Fields of a row whose change alone is no news."""
+"""Fields of a row whose change alone is not news."""
 STALL_NS: Final = 2_000_000_000
-"""Minimum wait in one op."""
+"""Minimum wait in one op, in ns."""
 LONG_NS: Final = 5_000_000_000
 """Wait in one op from which on ranks that run on are asked, too: the missing one may compute."""
 STILL_NS: Final = 1_000_000_000
@@ -71,41 +70,40 @@ SILENT_NS: Final = 4 * BEAT_NS
 MAX_DEPTH: Final = 48
 MAX_THREADS: Final = 6
 APART_NS: Final = 1_500_000_000
-"""Ranks come into a hang so far apart, at most, if it is to be found at once."""
+"""Maximum spread, in ns, of the ranks' arrivals in a hang that is to be found at once."""
 _NONE: Final[Mapping[str, int]] = {}
 _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open", "open_op",
                    "open_since_ns")  # fmt: skip
 
 
 def longest_wait_ns(rows: Mapping[str, Row], now: int) -> int:
-    """Return how long one of these processes (of one host) has waited in an op; 0: none does."""
+    """Return the longest wait in an op among these processes (of one host), in ns; 0: none."""
     waits = (now - row["open_since_ns"] for row in rows.values() if row["open"] and row["alive"])
     return max(waits, default=0)
 
 
 class RowNews:
-    """Whether status rows are to be said: changed, at a bounded rate, or after a while.
+    """Decision whether to send status rows: changed, at a bounded rate, or after a while.
 
-    Where nothing changes that is once a second; but about STALL_NS after a wait began, that
-    nothing changes is the news: they are said at the full rate then, so that it is known at once
-    wherever they pass through (a relay's rows go to the hub, the hub's to viewers).
-    """
+    Without changes that is once a second; but about STALL_NS after a wait began, the standstill is
+    the news: rows are then sent at the full rate, so that it is known at once wherever they pass
+    through (a relay's rows go to the hub, the hub's to viewers)."""
 
     def __init__(self) -> None:
         self.told_ns = 0
         self.force = True
-        """Say them at the next turn, changed or not."""
+        """Whether to send them at the next turn, changed or not."""
         self._told: dict[str, Row] = {}
         self._haste = 1
 
     def due(self, now: int, nodes: int = 1) -> bool:
-        """Return whether it is time to look at them. So many ``nodes`` say theirs to one hub."""
+        """Return whether to check the rows. ``nodes``: number of nodes that send to one hub."""
         rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told) * nodes // self._haste)
         return self.force or now - self.told_ns >= rate
 
     def take(self, rows: dict[str, Row], now: int, stood_ns: int) -> bool:
-        """Return whether to say ``rows`` now (``stood_ns``: how long somebody has waited in an
-        op); they count as said then."""
+        """Return whether to send ``rows`` now (``stood_ns``: longest wait in an op); they count as
+        sent then."""
         newly = STALL_NS - STILL_NS // 2 <= stood_ns < STALL_NS + STILL_NS
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
@@ -119,7 +117,7 @@ class RowNews:
 
 
 class StateFeed:
-    """Says STATE."""
+    """Sender of STATE."""
 
     def __init__(
         self, hub_id: str, agents: Agents, where: StackRequests, router: Router,
@@ -132,7 +130,7 @@ class StateFeed:
         self.news = RowNews()
 
     def tick(self, now: int) -> None:
-        """Say STATE where it is due, and ask ranks that stand still for their stacks."""
+        """Send STATE if it is due, and ask ranks that stand still for their stacks."""
         for found in self._rendezvous.took():
             self._collector.control(ControlEvent(found))
         for answer in self._ras.took():
@@ -184,20 +182,20 @@ class _Still:
 
 
 class Standstill:
-    """Watches the status rows; tells whom to ask."""
+    """Detector of standstills in the status rows, which names the ranks to ask."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, _Still] = {}
         self._long_ns = 0
-        """From when on ranks that run on are asked, too."""
+        """Time from which on ranks that run on are asked, too."""
         self.stood_ns = 0
-        """How long a rank has waited in an op while nobody holds ranks; 0: none has."""
+        """Longest wait of a rank in an op, in ns, while no rank is held; 0: none waits."""
 
     def due(
         self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int] = _NONE
     ) -> list[str]:
-        """Processes whose stacks are wanted now. Rows tell times by their process's own clock:
-        ``offsets`` to ours, which are told anew now and then, change nothing in a status."""
+        """Return the processes whose stacks are wanted now. Rows have times by their process's own
+        clock: ``offsets`` to ours, renewed at intervals, change nothing in a status."""
         living = {proc: row for proc, row in rows.items() if row["alive"] and row["rank"] >= 0}
         for proc, row in living.items():
             status = tuple(row[name] for name in _CHANGES)
@@ -227,8 +225,8 @@ class Standstill:
 
 
 class HangWatch:
-    """Has a process of our own (``pardbg.hub.hangs.inquiry``) look into waits that stand, and at
-    the run's end. Costs nothing until then; once per hang."""
+    """Starter of a process of our own (``pardbg.hub.hangs.inquiry``) that looks into lasting waits,
+    and at the run's end. Costs nothing until then; once per hang."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._after_ns = config, int(config.on_hang.after_s * 1e9)
@@ -238,8 +236,8 @@ class HangWatch:
         self._process: subprocess.Popen[bytes] | None = None
 
     def due(self, stood_ns: int, now: int) -> bool:
-        """Return whether to look now; ``stood_ns``: how long ranks stand still, 0 also while
-        somebody holds any: that is no part of it. A look that has found nothing yet ends then."""
+        """Return whether to look now; ``stood_ns``: duration of the standstill, 0 also while ranks
+        are held: that is no part of it. A look that has found nothing yet ends then."""
         if not stood_ns:
             self._from_ns = now
         self.stands = min(stood_ns, now - self._from_ns) >= self._after_ns
@@ -250,7 +248,7 @@ class HangWatch:
         return look and self._process is None
 
     def start(self, when: Literal["hang", "end"], now: int) -> None:
-        """Start the process that does the rest; where none is to be had, this hang is unseen."""
+        """Start the process that does the rest; if it cannot be started, this hang is unseen."""
         since_ns = now - self._after_ns + min(APART_NS, self._after_ns // 2)
         words = own_process("pardbg.hub.hangs.inquiry", str(self._config.dir), when, str(since_ns))
         self._began_ns = now
@@ -264,13 +262,13 @@ class HangWatch:
             self._known = True
 
     def busy(self) -> bool:
-        """Return whether the process still works; it sees to it that it does not take too long."""
+        """Return whether the process still works; it limits its own time."""
         return self._process is not None and self._process.poll() is None
 
     def took(self, now: int) -> tuple[str, ...] | None:
-        """Return the processes that the hang is due to, once, when it is known that there is one.
-        Ranks of healthy jobs stand, too: after each look in vain the next is later, until looks
-        take a percent of the time."""
+        """Return the culprit processes of a hang, once, when it is known that there is one. Ranks
+        of healthy jobs stand, too: after each look in vain the next is later, until looks take a
+        percent of the time."""
         if self._process is None or self.busy():
             return None
         self._process, found = None, read_json(self._config.dir / HANG_FILE)
@@ -282,7 +280,7 @@ class HangWatch:
 
 
 def silent(rows: Mapping[str, Row], procs: list[str], now: int) -> list[str]:
-    """Of these, whose agents will not answer."""
+    """Return the processes whose agents will not answer."""
     return [
         proc
         for proc in procs
@@ -309,7 +307,7 @@ def ask(
 
 
 def _part(part: StackGroup, stacks: Mapping[int, tuple[Thread, ...]]) -> StallPart:
-    """Ranks that stand in one place; with threads where one beside the main one says where."""
+    """Return the ranks in one place; with their threads where one beside the main one tells."""
     inside: dict[int, str] = {}
     threads: dict[int, tuple[tuple[str, tuple[Frame, ...]], ...]] = {}
     for rank in part.ranks:

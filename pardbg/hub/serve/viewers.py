@@ -1,4 +1,4 @@
-"""The viewers' side of CTRL: joining, commands, questions, control changing hands."""
+"""Viewers' side of CTRL: joining, commands, questions, changes of control."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCRIPT: Final = "ctl"
 
 
 class Viewers:
-    """Answers viewers; hands their commands to the machine."""
+    """Handler of viewers' requests, which passes their commands to the machine."""
 
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
@@ -51,9 +51,9 @@ class Viewers:
         self._number = 0
         self._levels = Levels(router.send)
         self._last: dict[str, int] = {}
-        """Viewer -> id of its newest request; they grow."""
+        """Viewer -> id of its newest request; ids rise."""
         self._missed: dict[str, int] = {}
-        """Viewers of the hub before, whose breakpoints are set: when they have to be back."""
+        """Viewer of the previous hub with breakpoints that are set -> time to be back by."""
 
     def tick(self, now: int) -> None:
         """Restore temporarily raised levels; end unanswered questions."""
@@ -93,7 +93,7 @@ class Viewers:
             self._refuse(viewer, message.id, facts.Refusal(Why.VIEW_ONLY))
 
     def left(self, viewer: str, now: int) -> None:
-        """Release what a viewer held that can no longer be reached."""
+        """Release the ranks held by a viewer that can no longer be reached."""
         self._last.pop(viewer, None)
         self._machine.take(machine.GivenUp(viewer, now, disconnected=True))
 
@@ -202,7 +202,7 @@ class Viewers:
                 self._router.send(proc, AskWhere(self._number))
 
     def _inspect(self, order: Order, now: int) -> None:
-        """Evaluate in the ranks' own frames; in the audit trail, as it may change them."""
+        """Evaluate in the ranks' own frames; noted in the audit trail, as it may change them."""
         args, procs = order.args, dict(self._asked(order))
         self._number += 1
         expr = args.expr[:MAX_EXPR]
