@@ -1,1 +1,1 @@
-"""The words of control: verbs, expressions, rank sets, watches, and their manual. Pure text."""
+"""Language of control: verbs, expressions, rank sets, watches, and their manual. Pure text."""

@@ -1,7 +1,6 @@
-"""The arguments of verbs, as users and scripts write them: ``break op==send on 0-1``,
-``delay 2 50ms``, ``watch slow>5``, ``level full 0-3 30s``. The ``:`` line and ``pardbg ctl`` read
-them here; the agents look for what is watched (pardbg_agent.control.watches).
-"""
+"""Arguments of verbs, as users and scripts write them: ``break op==send on 0-1``, ``delay 2 50ms``,
+``watch slow>5``, ``level full 0-3 30s``. The ``:`` line and ``pardbg ctl`` parse them here; the
+agents carry out watches (pardbg_agent.control.watches)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ _ELSEWHERE = {
 def ctl_words(
     words: tuple[str, ...], frame: int = 0, every_frame: bool = False
 ) -> tuple[str | None, Verb, str | None, Mapping[str, Any]]:
-    """Return (run, verb, ranks, other arguments). ``frame``: to inspect, those of libraries
-    counted with ``every_frame``. Raises UserError."""
+    """Return (run, verb, ranks, other arguments). ``frame``: number of the frame to inspect,
+    library frames counted with ``every_frame``. Raises UserError."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
     known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB, *_ELSEWHERE}
     words = _unquoted(words)
@@ -55,7 +54,7 @@ def ctl_words(
 
 
 def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
-    """``ctl "break mb==3"`` is ``ctl break mb==3``."""
+    """Split a quoted first word: ``ctl "break mb==3"`` is ``ctl break mb==3``."""
     first: list[str] = []
     for word in words[:2]:
         first += word.split(" ", 1) if word[:1] != "!" else [word]
@@ -68,7 +67,7 @@ _LIMITS: Final = {
     "skew": TIME_UNITS,
     "memory": SIZE_UNITS,
 }
-"""Kinds of watches that have a limit: unit -> what the number is multiplied by."""
+"""Kinds of watches that have a limit: unit -> factor on the number."""
 _WATCH: Final = re.compile(
     r"(?P<kind>[a-z]+)\s*(?:(?P<op>[<>=]+)\s*(?P<number>\d+\.?\d*|\.\d+)?\s*(?P<unit>\S*))?"
 )
@@ -76,7 +75,7 @@ _MOST: Final = 1e18
 _Said = tuple[str | None, dict[str, Any]]
 _WHILE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m)")
 MOVES: Final = (Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP)
-"""They move held ranks, and may be asked for several times at once: ``tick x5``."""
+"""Verbs that move held ranks, and may be asked for several times at once: ``tick x5``."""
 USAGE: Final[dict[Verb, str]] = {
     Verb.PAUSE: "[RANKS [hold]]",
     **dict.fromkeys(MOVES, "[RANKS] [xN]"),
@@ -100,10 +99,10 @@ INSPECT: Final = (
 )  # fmt: skip
 """Words that mean ``inspect WORD``."""
 PLAIN: Final = ("list", "longlist", "args", "locals")
-"""Of these, words that take no expression."""
+"""Words of INSPECT that take no expression."""
 COMPARE: Final = "compare"
 DAP: Final = "dap"
-"""Words of another kind that ``inspect`` has too: nothing is evaluated."""
+"""Word that ``inspect`` also takes, to wait for a debugger: it evaluates nothing."""
 PDB: Final = {
     "c": "continue", "cont": "continue", "s": "step", "n": "next", "b": "break", "w": "where",
     "bt": "where", "l": "list", "ll": "longlist", "print": "p", "exit": "quit",
@@ -111,7 +110,7 @@ PDB: Final = {
     "u": "up", "d": "down", "h": "help", "unt": "until", "!": "exec",
     "t": "tick", "o": "op", "m": "mark",
 }  # fmt: skip
-"""pdb's own abbreviations, and those of what pdb has not."""
+"""pdb's own abbreviations, and some for verbs that pdb lacks."""
 MAX_DELAY_NS: Final = 60 * 10**9
 
 
@@ -152,13 +151,13 @@ def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
 
 
 def verb_meant(verb: Verb, words: Sequence[str]) -> Verb:
-    """``break`` alone lists the breakpoints, as in pdb."""
+    """Return the verb that is meant: ``break`` alone lists the breakpoints, as in pdb."""
     return Verb.BREAKS if verb in (Verb.BREAK, Verb.TBREAK, Verb.WATCH) and not words else verb
 
 
 def inspect_words(word: str, rest: str) -> _Said:
-    """``p loss on 0-1``, ``compare model.head.weight.norm()``, ``compare --hash grads``: what to
-    ask of which ranks (None: who asks says which). Raises UserError."""
+    """Parse ``p loss on 0-1``, ``compare model.head.weight.norm()``, ``compare --hash grads``:
+    return (ranks, or None for the caller's choice; kind and expression). Raises UserError."""
     ranks = None
     head, found, last = f" {rest}".rpartition(" on ")
     if found and " " not in last.strip():
@@ -183,7 +182,7 @@ def inspect_words(word: str, rest: str) -> _Said:
 
 
 def _condition(verb: Verb, words: Sequence[str]) -> _Said:
-    """``on`` before the last word begins the rank set; no field or value is called so."""
+    """Parse a condition; ``on`` before the last word begins the rank set: no field is called so."""
     ranks = None
     if len(words) > 2 and words[-2] == "on":
         ranks, words = words[-1], words[:-2]
@@ -191,7 +190,7 @@ def _condition(verb: Verb, words: Sequence[str]) -> _Said:
 
 
 def _parsed(verb: Verb, text: str) -> str:
-    """The text, once it is known to be understood: a script learns of a mistake at once."""
+    """Return the text, once it parses: a script learns of a mistake at once."""
     if not text.strip():
         example = "slow>5" if verb is Verb.WATCH else "action==B and mb==3"
         raise UserError(f"{verb.value} {USAGE[verb]}: as in `{verb.value} {example}`")
@@ -229,8 +228,8 @@ def _time(text: str) -> int:
 
 
 def at_module(name: str, forward: bool, own: Sequence[tuple[int, str]] = ()) -> str:
-    """Return the condition of a breakpoint where a module's forward has ended, or where the
-    gradient of what it put out has come. ``own``: its name on ranks that have it by another."""
+    """Return the condition of a breakpoint at the end of a module's forward, or at the arrival of
+    its output's gradient. ``own``: (rank, the module's name there) where the name differs."""
     names = [f'module=="{other}" and rank=={rank}' for rank, other in own]
     named = f"({' or '.join(names)})" if names else f'module=="{name}"'
     return f"{named} and action=={'F' if forward else 'B'}"

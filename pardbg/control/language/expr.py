@@ -1,9 +1,9 @@
-"""EXPR: conditions on what a rank is about to do, as text: ``action==B and mb==3 and stage==2``.
+"""EXPR: conditions on a rank's next op or action, as text: ``action==B and mb==3 and stage==2``.
 
 Text becomes a small tree of known nodes; nothing is ever evaluated as Python. A field is one of
-FIELDS; any other bare word is text to compare with (``op==all_reduce``, ``axis==dp``). What a rank
-does not know at a gate (a collective has no microbatch) makes a comparison *unknown*, and unknown
-is no match, under ``not`` too. ``agent/pardbg_agent/control/breaks.py`` runs the tree.
+FIELDS; any other bare word is text to compare with (``op==all_reduce``, ``axis==dp``). A field that
+is unknown at a gate (a collective has no microbatch) makes a comparison *unknown*, and unknown is
+no match, under ``not`` too. ``agent/pardbg_agent/control/breaks.py`` runs the tree.
 
     or  and  not  == != < <= > >= in (a, b)  + - * / %  ( )  1e6 64MiB 50ms  word "text"
 """
@@ -25,7 +25,7 @@ UNITS: Final = {
     **{unit: ns / 1e9 for unit, ns in TIME_UNITS.items()},
     **{unit.lower(): num_bytes for unit, num_bytes in SIZE_UNITS.items()},
 }
-"""Times are seconds, sizes bytes."""
+"""Factors of units: times in seconds, sizes in bytes."""
 _ALIASES: Final = {"microbatch": "mb", "group": "pg", "size": "bytes"}
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<action>\d{1,6}[FBIW]\d{1,6})\b"
@@ -38,14 +38,15 @@ _COMPARE: Final = ("==", "!=", "<", "<=", ">", ">=")
 _SAME: Final = {"&&": "and", "||": "or", "!": "not", "=": "=="}
 
 Tree = tuple[object, ...]
-"""``("and"|"or", a, b)``, ``("not", a)``, ``(compare, a, b)``, ``("in", a, (b, …))``,
-``(arithmetic, a, b)``, ``("neg", a)``, ``("field", name)``, ``("num", x)``, ``("text", s)``."""
+"""Tree of a condition: ``("and"|"or", a, b)``, ``("not", a)``, ``(compare, a, b)``, ``("in", a, (b,
+…))``, ``(arithmetic, a, b)``, ``("neg", a)``, ``("field", name)``, ``("num", x)``, ``("text",
+s)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
-    """number, word, text, action, op or end."""
+    """Kind of token: number, word, text, action, op or end."""
     value: str
     at: int
     number: float = 0.0
@@ -83,7 +84,7 @@ def gates(tree: Tree) -> int:
 
 
 def fields(tree: Tree) -> set[str]:
-    """Return the names of the fields it uses."""
+    """Return the names of the fields that a condition uses."""
     if tree[0] == "field":
         return {str(tree[1])}
     found: set[str] = set()
@@ -134,7 +135,7 @@ def _token(match: re.Match[str]) -> _Token:
 
 
 class _Parser:
-    """Recursive descent; depth and size are bounded, so the recursion is."""
+    """Recursive-descent parser; depth and size are bounded, so the recursion is."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens, self._next = tokens, 0
@@ -285,7 +286,7 @@ def _truth(tree: Tree, word: str) -> Tree:
 
 
 def _no_field(left: Tree, right: Tree, otherwise: str = "compare a field, as in step==100") -> str:
-    """Text on one side may be meant for a field."""
+    """Return the reason why a comparison has no field: text on one side may be meant for one."""
     from difflib import get_close_matches
 
     word = next((str(side[1]) for side in (left, right) if side[0] == "text"), None)

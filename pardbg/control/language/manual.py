@@ -17,7 +17,7 @@ MANUAL: Final[dict[str, tuple[str, ...]]] = {
     word: tuple(texts.values())
     for word, texts in sections("pardbg.control.language", "manual.txt").items()
 }
-"""word -> what it means, and examples, a line each."""
+"""Word -> its meaning, and examples, a line each."""
 
 
 def word_of(text: str) -> str:
@@ -27,5 +27,5 @@ def word_of(text: str) -> str:
 
 
 def manual(text: str) -> tuple[str, ...]:
-    """Return a verb's help (or that of pdb's abbreviation) and examples; empty: none."""
+    """Return a verb's help (or that of pdb's abbreviation) and examples; empty if there is none."""
     return MANUAL.get(word_of(text), ())

@@ -18,23 +18,23 @@ MAX_UNSEEN = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What a rank set may ask of one rank."""
+    """Facts about one rank that rank sets use."""
 
     rank: int
     host: str = ""
     stages: tuple[int, ...] = ()
     held: bool = False
     waiting: bool = False
-    """It is inside an op, or has an incomplete one and is not held."""
+    """Whether the rank is inside an op, or has an incomplete one and is not held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The run as rank sets see it."""
+    """Facts about the run that rank sets use."""
 
     ranks: Mapping[int, RankFacts]
     axes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
-    """mesh axis -> its groups; ``tp=0`` is the first member of each ``tp`` group."""
+    """Mesh axis -> its groups; ``tp=0`` is the first member of each ``tp`` group."""
 
 
 def resolve(text: str | None, known: Known) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ def resolve(text: str | None, known: Known) -> tuple[int, ...]:
 
 
 def unseen(text: str | None) -> tuple[int, ...]:
-    """Ranks in ``text`` while none is there yet: numbers are known before. Raises UserError."""
+    """Return the ranks in ``text`` before any exists: only numbers are known. Raises UserError."""
     if text is None or text.strip() in ("", "all"):
         return ()
     found: set[int] = set()

@@ -1,12 +1,11 @@
-"""Settling a pipeline by its plan: how far each rank has to go for those that wait inside an op.
+"""Settling a pipeline by its plan: how far each rank must go for ranks that wait inside an op.
 
 [Note: all at once] A rank that waits for a message waits for an action of its neighbour, that one
 for an action of the next, and so on: through the rest of a step, where a rank is in the next step
-already. The rule of ``cut`` finds this chain link by link, as each rank comes to its own wait, and
-those at the other end stand still meanwhile. The plan says it at once: each is let go as far as the
-last action of its own in the chain. That is the same causal past; where the plan does not fit what
-ran, the rule of ``cut`` does it alone.
-"""
+already. The rule of ``cut`` finds this chain link by link, as each rank comes to its own wait,
+while ranks at the other end stand still. The plan gives the chain at once: each rank is let go as
+far as its own last action in the chain. That is the same causal past; where the plan does not fit
+the actions that ran, the rule of ``cut`` does it alone."""
 
 from __future__ import annotations
 
@@ -22,22 +21,22 @@ from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import Gate
 
 MAX_TURNS: Final = 2
-"""Steps that a rank is let go ahead at most; one is usual."""
+"""Maximum number of steps that a rank is let go ahead; one is usual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """How a rank gets to where others need it."""
+    """Permit that takes a rank to where others need it."""
 
     permit: Permit
     to: int
-    """That place: actions behind it, of all steps."""
+    """Target: number of actions behind it, over all steps."""
 
 
 def ahead(
     views: Mapping[str, View], pipelines: Mapping[str, Sequence[int]], ripe: Ripe
 ) -> dict[str, Onward]:
-    """proc -> how far it is to go now, of the pipelines whose ranks wait for each other."""
+    """Return process -> how far it must go now, for pipelines whose ranks wait for each other."""
     by_rank = {view.rank: view for view in views.values() if view.state is not None}
     out: dict[str, Onward] = {}
     for ranks in pipelines.values():
@@ -50,11 +49,11 @@ def ahead(
 @dataclass(frozen=True, slots=True)
 class _Plans:
     rows: tuple[tuple[str, ...], ...]
-    """By rank of the pipeline."""
+    """Planned actions by rank of the pipeline."""
     where: dict[str, tuple[int, int]]
-    """Action -> (rank of the pipeline, place in its row)."""
+    """Action -> (rank of the pipeline, index in its row)."""
     sources: dict[str, str]
-    """Action -> that of another rank whose output it needs."""
+    """Action -> action of another rank whose output it needs."""
 
 
 @lru_cache(maxsize=256)
@@ -71,16 +70,16 @@ def _plans(plans: tuple[tuple[str, ...], ...]) -> _Plans:
 
 
 class _Chain:
-    """Where one pipeline's ranks are in their plans, and where they have to come."""
+    """Positions of one pipeline's ranks in their plans, and the positions they must reach."""
 
     def __init__(self, views: Sequence[View]) -> None:
         self._views = [(view, view.state) for view in views if view.state is not None]
         self._plans = _plans(tuple(state.plan for _, state in self._views))
         pairs = zip(self._views, self._plans.rows, strict=True)
         self._at = [_place(state, row) for (_, state), row in pairs]
-        """Actions that each has behind it, of all steps; None: not known."""
+        """Number of actions that each rank has behind it, over all steps; None: unknown."""
         self._to: dict[int, int] = {}
-        """How many it has to have."""
+        """Number of actions that a rank must have behind it."""
 
     def permits(self, ripe: Ripe) -> dict[str, Onward]:
         for (view, _), row, at in zip(self._views, self._plans.rows, self._at, strict=True):
@@ -97,7 +96,7 @@ class _Chain:
         return out
 
     def _need(self, text: str, turn: int) -> None:
-        """Require that action, in that turn, and what its rank's actions before it need."""
+        """Require an action, in that turn, and the needs of its rank's actions before it."""
         todo = [(text, turn)]
         while todo:
             text, turn = todo.pop()
@@ -133,7 +132,7 @@ def _receives(view: View, ripe: Ripe) -> list[int]:
 
 
 def _can_be_told(view: View, ripe: Ripe) -> bool:
-    """It is held; or will be after the op that it is in, with no action on the way there."""
+    """Return whether a rank is held, or will be after its present op, with no action in between."""
     if view.held or not (view.fresh and view.settles) or view.computing_since_ns:
         return view.held
     return view.state is not None and any(ripe(view, op) for op in view.state.open)

@@ -1,4 +1,4 @@
-"""The run's breakpoints and watches: one table, and each rank's part of it."""
+"""Breakpoints and watches of the run: one table, and each rank's part of it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EDITS: Final = (
     Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.ENABLE, Verb.DISABLE,
     Verb.DELETE, Verb.BREAKS, Verb.DELAY, Verb.WATCH,
 )  # fmt: skip
-"""Verbs that hold no rank by themselves."""
+"""Verbs on breakpoints, watches and delays, which hold no rank by themselves."""
 
 
 class Refuse(Exception):
-    """A command is refused."""
+    """Raised when a command is refused."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)
@@ -30,14 +30,14 @@ class Refuse(Exception):
 
 
 class Breakpoints:
-    """All of the run's breakpoints and watches, by number."""
+    """All breakpoints and watches of the run, by number."""
 
     def __init__(self) -> None:
         self._known: dict[int, Breakpoint] = {}
         self._hits: dict[int, dict[str, int]] = {}
         """Number -> process -> matches, since it was last enabled."""
         self._before: dict[int, int] = {}
-        """Number -> matches before it was."""
+        """Number -> matches before it was last enabled or disabled."""
         self._number = 0
 
     def __bool__(self) -> bool:
@@ -47,13 +47,14 @@ class Breakpoints:
         return self._known.get(number)
 
     def add(self, new: Breakpoint) -> Breakpoint:
-        """Set it under the next number. Raises UserError (no condition), Refuse (too many)."""
+        """Set a breakpoint under the next number. Raises UserError (no condition), Refuse
+        (many)."""
         made = self._set(replace(new, number=self._number + 1))
         self._number = made.number
         return made
 
     def restore(self, known: Breakpoint) -> None:
-        """Set it under its number. Raises as ``add``."""
+        """Set a breakpoint under its number. Raises as ``add``."""
         self.skip(known.number)
         self._set(known)
 
@@ -62,16 +63,16 @@ class Breakpoints:
         self._number = max(self._number, number)
 
     def change(self, number: int, condition: str) -> Breakpoint:
-        """Give it another condition. Raises UserError and Refuse."""
+        """Give a breakpoint another condition. Raises UserError and Refuse."""
         return self._with_hits(self._set(replace(self._need(number), condition=condition)))
 
     def ignore(self, number: int, count: int) -> Breakpoint:
-        """Skip its next ``count`` matches on each rank. Raises Refuse."""
+        """Skip a breakpoint's next ``count`` matches on each rank. Raises Refuse."""
         found = self._known[number] = replace(self._need(number), ignore=max(0, count))
         return self._with_hits(found)
 
     def enable(self, numbers: Iterable[int], enabled: bool) -> list[Breakpoint]:
-        """Have these, or all if none is named, stop ranks or not; return them. Raises Refuse."""
+        """Enable or disable breakpoints, all if none is named; return them. Raises Refuse."""
         chosen = [self._with_hits(self._need(n)) for n in list(numbers) or list(self._known)]
         for one in chosen:
             self._before[one.number] = one.hits
@@ -80,7 +81,7 @@ class Breakpoints:
         return [self._known[one.number] for one in chosen]
 
     def delete(self, numbers: Iterable[int]) -> list[Breakpoint]:
-        """Delete these, or all if none is named, and return them. Raises Refuse."""
+        """Delete breakpoints, all if none is named, and return them. Raises Refuse."""
         chosen = {n: self._with_hits(self._need(n)) for n in list(numbers) or list(self._known)}
         for number in chosen:
             del self._known[number]
@@ -89,7 +90,7 @@ class Breakpoints:
         return list(chosen.values())
 
     def forget(self, by: str) -> list[Breakpoint]:
-        """Delete those of a viewer that has left: a hit would hold an unattended job."""
+        """Delete the breakpoints of a viewer that has left: a hit would hold an unattended job."""
         gone = [one.number for one in self._known.values() if one.by == by and not one.keep]
         return self.delete(gone) if gone else []
 
@@ -100,7 +101,7 @@ class Breakpoints:
                 self._hits.setdefault(number, {})[proc] = matches
 
     def for_rank(self, rank: int, message_id: int) -> SetBreaks:
-        """Return the message with all that is set for this rank."""
+        """Return the message with all breakpoints and watches that are set for this rank."""
         breaks, watches = [], []
         for one in self._known.values():
             if not one.enabled or (one.on is not None and rank not in one.on):
@@ -114,7 +115,7 @@ class Breakpoints:
         return SetBreaks(message_id, tuple(breaks), tuple(watches))
 
     def infos(self) -> tuple[Breakpoint, ...]:
-        """Return all of them as viewers see them."""
+        """Return all breakpoints and watches in the form for viewers."""
         return tuple(map(self._with_hits, self._known.values()))
 
     def _with_hits(self, one: Breakpoint) -> Breakpoint:

@@ -1,4 +1,4 @@
-"""What each verb does, now or at the next cut, and when its sender is answered."""
+"""Rules of verbs: their effect, now or at the next cut, and the time of their answer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pardbg_agent.ctrl.agent_messages import Delay
 
 MAX_QUEUE: Final = 8
 MAX_COUNT: Final = 10_000
-"""Maximum number of times a verb may be asked for at once."""
+"""Maximum number of repetitions of a verb in one order."""
 RUN_WAIT_NS: Final = 1_000_000_000
-"""Maximum time ``continue`` waits for the agents' states before it is answered anyway."""
+"""Maximum time, in ns, that ``continue`` waits for the agents' states before its answer."""
 MAX_ROUNDS: Final = 4
-"""``next``: how often ranks that settling left inside the step are sent on to its end."""
+"""Maximum times that ``next`` sends ranks, left inside the step by settling, on to its end."""
 
 
 class CommandRules:
-    """Begins orders that are not refused, and ends those whose sender waits no longer."""
+    """Handler of orders: begins those not refused, and ends those whose sender stops waiting."""
 
     def __init__(self, control: ControlState, outbox: Outbox, moves: Moves) -> None:
         self._control, self._outbox, self._moves = control, outbox, moves
@@ -186,7 +186,7 @@ class CommandRules:
         control.leaving = [one for one in control.leaving if not over and now < one[1]]
 
     def expire(self, now: int) -> None:
-        """Answer senders that do not want to wait longer; what they asked for goes on."""
+        """Answer senders whose deadline has passed; their orders go on."""
         control = self._control
         for waiting in (control.current, control.queue, control.until):
             for order in [o for o in waiting if o.deadline_ns and now >= o.deadline_ns]:

@@ -1,19 +1,18 @@
-"""The settling rule: how held ranks come to a consistent cut.
+"""Rule of settling: how held ranks come to a consistent cut.
 
 [Note: the cut] Every rank stops at its next gate. While a rank that is not held has an issued op
 that is not complete, just those held ranks that have not issued that op are released, one op at a
 time. This moves each rank no further than the causal past of the ops in flight, so it ends for
-every program that would itself have gone on. The rule looks at issued and incomplete ops, not at
-who is seen waiting: DDP waits for its buckets in C++, where no hook sees it. In a pipeline whose
-plan is known, ``ahead`` lets all that an op waits for go at once.
+every program that would itself have gone on. The rule uses issued and incomplete ops, not observed
+waits: DDP waits for its buckets in C++, where no hook sees it. In a pipeline whose plan is known,
+``ahead`` releases everything an op waits for at once.
 
-A rank that is *pinned* (a breakpoint hit, or it alone was asked to hold) is not released so: who
-waits for it waits on purpose, until the nearest timeout is close (``machine.holding``).
+A rank that is *pinned* (a breakpoint hit, or it alone was asked to hold) is not released so: ranks
+that wait for it wait on purpose, until the nearest timeout is close (``machine.holding``).
 
 A rank is judged only by a state that follows the newest message sent to it. The one exception is
 safe: an op that was open in an older state of a rank that runs cannot have completed without the
-ranks that have not issued it.
-"""
+ranks that have not issued it."""
 
 from __future__ import annotations
 
@@ -26,28 +25,28 @@ from pardbg_agent.ctrl.agent_messages import OpenOp, State
 
 @dataclass(slots=True)
 class View:
-    """What control knows of one process."""
+    """State of one process as control knows it."""
 
     proc: str
     rank: int
     state: State | None = None
-    """Its newest state; None before the first."""
+    """Newest State of the process; None before the first."""
     asked: int = 0
-    """Id of the newest PERMIT or RUN sent to it; 0: none."""
+    """Id of the newest Permit or Run sent to the process; 0: none."""
     runs: bool = False
-    """That was RUN."""
+    """Whether that message was Run."""
     settles: bool = False
-    """That was to hold it, or to let it go as far as others need, and no command."""
+    """Whether that message held it, or let it go as far as others need, without a command."""
     ahead: int = 0
-    """How far it may go by the plan (machine.ahead)."""
+    """How far the process may go by the plan (machine.ahead)."""
     heard_ns: int = 0
-    """When that came, hub ns."""
+    """Time when the newest State came, hub ns."""
     computing_since_ns: int = 0
-    """A pipeline action runs since then (the rank's clock); 0: none."""
+    """Begin of the current pipeline action (the rank's clock); 0: none runs."""
 
     @property
     def fresh(self) -> bool:
-        """Return whether its state follows everything it was asked."""
+        """Return whether the process's State follows all requests to it."""
         state = self.state
         return state is not None and (self.asked == 0 or (state.reply_to or 0) >= self.asked)
 
@@ -59,16 +58,16 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What to do next, and why it is not over."""
+    """Result of the rule: the next releases, and why the cut is not reached."""
 
     release: tuple[str, ...] = ()
-    """Procs to release by one op, now."""
+    """Processes to release by one op, now."""
     under_way: tuple[str, ...] = ()
-    """Procs that have not come to a gate, or not answered."""
+    """Processes that have not come to a gate, or not answered."""
     stuck: dict[str, Stuck] = field(default_factory=dict)
-    """Procs inside an op for which a rank is gone: they will come to no gate."""
+    """Processes inside an op for which a rank is gone: they will come to no gate."""
     waiting: dict[str, Waits] = field(default_factory=dict)
-    """Procs inside an op that waits, in the end, for a pinned rank."""
+    """Processes inside an op that waits, directly or not, for a pinned rank."""
 
     @property
     def reached(self) -> bool:
@@ -77,7 +76,7 @@ class Settlement:
 
 
 Ripe = Callable[[View, OpenOp], bool]
-"""Has this open op of a rank that runs been seen long enough to act on it?"""
+"""Tells whether an open op of a running rank has been seen long enough to act on it."""
 
 
 def settle(
@@ -88,9 +87,9 @@ def settle(
     pinned: Collection[str] = (),
     free: Collection[str] = (),
 ) -> Settlement:
-    """Apply the rule once. ``departed``: ranks that were there and are gone; a rank that
-    was never seen may still come. ``pinned``: procs that stay where they are. ``free``: procs
-    that are not to be held at all."""
+    """Apply the rule once. ``departed``: ranks that were there and are gone; a rank that was never
+    seen may still come. ``pinned``: processes that stay where they are. ``free``: processes that
+    are not to be held at all."""
     release: set[str] = set()
     under_way: list[str] = []
     stuck: dict[str, Stuck] = {}
@@ -119,7 +118,7 @@ def _waiting(
     views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]], ripe: Ripe,
     pinned: Collection[str],
 ) -> dict[str, Waits]:  # fmt: skip
-    """Return ranks inside an op that, in the end, waits for pinned ranks."""
+    """Return ranks inside an op that waits, directly or not, for pinned ranks."""
     waiting: dict[str, Waits] = {}
     loose = [view for view in views.values() if not view.held and view.fresh and view.state]
     grew = True
@@ -150,7 +149,7 @@ def _waits_for(
 def missing(
     view: View, op: OpenOp, views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[View], list[int]]:
-    """Return (processes that have not issued their part of the op, its ranks without a process)."""
+    """Return (processes that have not issued their part of an op, its ranks without a process)."""
     if op.peer is not None and op.peer < 0:
         return _nobody_yet(view, op, views, groups)
     behind: list[View] = []
@@ -167,8 +166,8 @@ def missing(
 def _nobody_yet(
     view: View, op: OpenOp, views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[View], list[int]]:
-    """A receive from anybody: all members may yet send what it waits for. It has its message once
-    as many were sent to it, under its tag, as it has asked for, of whomever."""
+    """Return (processes that may still send to a receive from any source, lost ranks). It has its
+    message once as many were sent to it, under its tag, as it has asked for, from any."""
     ranks, epoch = _partners(view, op, views, groups), epoch_of(view.proc)
     peers = [v for v in views.values() if v.rank in ranks and epoch_of(v.proc) == epoch]
     mine = view.state.p2p if view.state is not None else {}
@@ -209,21 +208,19 @@ def epoch_of(proc: str) -> str:
 
 
 class GracePeriod:
-    """Waits a moment before an open op of a running rank moves others: most ops complete, and most
-    ranks come to their gate, by themselves. Without it a step of one rank would drag its
-    neighbours along each time a send is in flight. It is short, as a cut may need a chain of such
-    moments: in a pipeline of 8 ranks one after the other for the first microbatch to come through.
-
-    A p2p op that was issued before the pipeline action that runs now is not what the rank is in,
-    so its peers may stay where they are while it computes (for ``long_ns`` at most).
-    """
+    """Short wait before an open op of a running rank moves others: most ops complete, and most
+    ranks come to their gate, by themselves. Without it a step of one rank would drag its neighbours
+    along each time a send is in flight. It is short, as a cut may need a chain of such waits: in a
+    pipeline of 8 ranks one after the other for the first microbatch to come through. A p2p op that
+    was issued before the current pipeline action is not what blocks the rank, so its peers may stay
+    where they are while it computes (for ``long_ns`` at most)."""
 
     def __init__(self, grace_ns: int = 6_000_000, long_ns: int = 2_000_000_000) -> None:
         self.grace_ns, self.long_ns = grace_ns, long_ns
         self._first: dict[tuple[str, OpenOp], int] = {}
 
     def update(self, views: Mapping[str, View], now: int) -> Ripe:
-        """Take note of what is open on running ranks at ``now``; what is not is forgotten."""
+        """Note the open ops of running ranks at ``now``; forget all others."""
         seen = {
             (view.proc, op): self._first.get((view.proc, op), now)
             for view in views.values()

@@ -1,9 +1,8 @@
 """Messages that processes have not answered yet: sent again, as a message may be lost with a
 connection or in a full queue.
 
-Doubles do no harm: an agent obeys a PERMIT or RUN only if its id is newer than what it obeyed
-before, and BREAKS and DELAY say all there is to know.
-"""
+Duplicates do no harm: an agent obeys a Permit or Run only if its id is newer than the last obeyed
+one, and SetBreaks and Delay are complete in themselves."""
 
 from __future__ import annotations
 
@@ -14,47 +13,47 @@ from pardbg_agent.ctrl import agent_messages as messages
 from pardbg_agent.wire import LEASE_NS
 
 AGAIN_NS: Final = 1_000_000_000
-"""An agent's thread answers in milliseconds, unless its rank holds the GIL."""
+"""Time, in ns, until a repetition: an agent answers in ms, unless its rank holds the GIL."""
 RUN_NS: Final = LEASE_NS + 2 * AGAIN_NS
-"""After this long a rank has run on by itself: its lease is over."""
+"""Time, in ns, after which a rank has run on by itself: its lease is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A CTRL message to one process."""
+    """CTRL message to one process."""
 
     proc: str
     message: messages.ToAgent
 
 
 Request = messages.Permit | messages.Run | messages.SetBreaks | messages.Delay
-"""What is repeated until it is answered."""
+"""Messages that are repeated until they are answered."""
 
 
 @dataclass(slots=True)
 class _Sent:
     message: Request
     first_ns: int = 0
-    """0: since the next look."""
+    """Time of the first sending; 0: since the last check."""
     last_ns: int = 0
     again: int = 0
 
 
 class Deliveries:
-    """Each process's newest unanswered message of each kind; Permit and Run replace each other."""
+    """Newest unanswered message of each kind and process; Permit and Run replace each other."""
 
     def __init__(self) -> None:
         self._sent: dict[str, dict[type, _Sent]] = {}
-        """proc -> kind -> the message."""
+        """Process -> kind -> message."""
 
     def add(self, proc: str, message: Request) -> Send:
-        """Take note of a message that wants an answer, and give it back to be sent."""
+        """Note a message that wants an answer, and return it to be sent."""
         kind = messages.Permit if isinstance(message, messages.Run) else type(message)
         self._sent.setdefault(proc, {})[kind] = _Sent(message)
         return Send(proc, message)
 
     def state(self, proc: str, reply_to: int | None) -> None:
-        """Note that the process's State follows that Permit or Run."""
+        """Note that the process's State follows the Permit or Run ``reply_to``."""
         sent = self._sent.get(proc, {})
         gate = sent.get(messages.Permit)
         if gate is not None and reply_to is not None and reply_to >= gate.message.id:
@@ -71,8 +70,8 @@ class Deliveries:
         self._sent.pop(proc, None)
 
     def due(self, now: int, lease_ns: int) -> list[tuple[Send, bool]]:
-        """Return the messages to resend, and whether it is the first retry; a Permit with the lease
-        as it is now."""
+        """Return the messages to resend, and whether it is the first retry; a Permit with the
+        present lease."""
         out = []
         for proc, kind, sent in [(p, k, s) for p, of in self._sent.items() for k, s in of.items()]:
             sent.first_ns, sent.last_ns = sent.first_ns or now, sent.last_ns or now

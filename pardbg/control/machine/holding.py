@@ -1,19 +1,19 @@
-"""What keeps ranks held, and for how long: the lease of who has control, the ranks that stay where
-they stand though others wait for them, and the exceptions that nobody caught.
+"""Reasons for which ranks stay held, and for how long: the lease of the controlling viewer, pinned
+ranks, which stay where they stand though others wait for them, and uncaught exceptions.
 
 Times are the hub's monotonic ns, given by the caller.
 
-[Note: pinned ranks] A cut has nobody waiting, so no timeout runs. A breakpoint's rank, or one that
+[Note: pinned ranks] At a cut no rank waits, so no timeout runs. A breakpoint's rank, or one that
 alone was asked to hold, must not move, so the ranks that wait for it are inside ops with a clock.
 It is released before the nearest of these can run out, unless ``--hold`` was asked for. On gloo an
-op's clock runs while somebody waits in it; counting from its issue is on the safe side.
+op's clock runs while a rank waits in it; counting from its issue is on the safe side.
 
-[Note: who holds a post-mortem] A rank that raised (``--on-exception hold``) stops itself for a
-lease, as at a breakpoint, and the hub decides. Where somebody has control, it is held as everything
-else. Where nobody has, the run does (holder RUN): for ``hold_ns`` from the last time a viewer was
+[Note: holder of a post-mortem] A rank that raised (``--on-exception hold``) stops itself for a
+lease, as at a breakpoint, and the hub decides. If a viewer has control, the rank is held as all
+others. If none has, the run does (holder RUN): for ``hold_ns`` from the last time a viewer was
 there or a question was asked. Any viewer may command meanwhile without taking control over first.
-Nobody comes: the rank dies as it would have, so a job without anybody to look at it does not hang.
-What follows from a death that somebody allowed is not held: connections to the dead rank close.
+Without a viewer the rank dies as it would have, so an unattended job does not hang.
+Exceptions after a death that was allowed are not held: connections to the dead rank close.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.wire import LEASE_NS
 
 MARGIN: Final = 0.2
-"""Share of the timeout that is left when held ranks are released."""
+"""Share of a timeout that is left when held ranks are released."""
 LEAST_MARGIN_NS: Final = 2_000_000_000
-"""Minimum time to the timeout when held ranks are released."""
+"""Minimum time, in ns, before the timeout at which held ranks are released."""
 UNKNOWN_NS: Final = 60_000_000_000
-"""A group whose timeout nobody said: assume a short one."""
+"""Assumed timeout, in ns, of a group with an unknown one: a short one."""
 _DAY_NS: Final = 86_400_000_000_000
 
 
 @dataclass(slots=True)
 class HeldRanks:
-    """Which ranks are pinned, and the deadline that follows from who waits for them."""
+    """Pinned ranks, and the deadline given by the ranks that wait for them."""
 
     procs: set[str] = field(default_factory=set)
     forever: bool = False
-    """``--hold``: nobody is released, whatever runs out."""
+    """Whether ``--hold`` was asked for: no rank is released, whatever runs out."""
     deadline_ns: int | None = None
-    """Hub time of the nearest timeout; None: nobody waits."""
+    """Hub time of the nearest timeout; None: no rank waits."""
     _seen: dict[tuple[str, OpenOp], int] = field(default_factory=dict)
 
     def clear(self) -> None:
         self.procs, self.forever, self.deadline_ns, self._seen = set(), False, None, {}
 
     def update(self, found: Settlement, timeouts: Mapping[str, int], now: int) -> bool:
-        """Take note of who waits; True: it is time to let the pinned ranks go."""
+        """Note the waiting ranks; return whether it is time to let the pinned ranks go."""
         self._seen = {
             (proc, wait.op): self._seen.get((proc, wait.op), now)
             for proc, wait in found.waiting.items()
@@ -68,23 +68,23 @@ class HeldRanks:
         return bool(release) and not self.forever and now >= min(release)
 
     def left_ns(self, now: int) -> int | None:
-        """Until the nearest timeout of somebody who waits."""
+        """Return the time, in ns, until the nearest timeout of a waiting rank; None: none waits."""
         return None if self.deadline_ns is None else max(0, self.deadline_ns - now)
 
 
 MAX_LEASE_NS = 3_600_000_000_000
-"""No lease is longer than an hour, whatever a script asks for."""
+"""Maximum length of a lease, an hour, whatever a script asks for."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """At most one holder. It lapses by itself."""
+    """Lease on control, with at most one holder. It lapses by itself."""
 
     holder: str | None = None
     until_ns: int = 0
     period_ns: int = LEASE_NS
     keep: bool = False
-    """Only the lease ends it; the holder may come and go (a script, one process per command)."""
+    """Whether only the lease's end frees control; the holder may come and go (a script)."""
 
     def grant(self, holder: str, now: int, *, keep: bool = False, period_ns: int = 0) -> None:
         """Give control to ``holder`` (also to another than before)."""
@@ -93,14 +93,14 @@ class Lease:
         self.until_ns = now + self.period_ns
 
     def renew(self, holder: str, now: int) -> bool:
-        """Restart the lease if ``holder`` has control; False: not, or ranks run on by then."""
+        """Restart the lease if ``holder`` has control; False: no control, or ranks run on then."""
         if self.holder != holder or self.lapsed(now):
             return False
         self.until_ns = now + self.period_ns
         return True
 
     def left_ns(self, now: int) -> int | None:
-        """Return the time left; None if control is free."""
+        """Return the time left, in ns; None if control is free."""
         return None if self.holder is None else max(0, self.until_ns - now)
 
     def lapsed(self, now: int) -> bool:
@@ -115,27 +115,27 @@ class Lease:
 RUN: Final = "--on-exception hold"
 """Holder of control in the run's own name; any viewer may command instead."""
 HOLD_S: Final = 600.0
-"""Default time."""
+"""Default time that a rank is held at its exception without a viewer, in s."""
 MAX_HOLD_S: Final = 3600.0
 FOLLOWS_NS: Final = 60_000_000_000
-"""An exception within this time after a rank was let die is a consequence."""
+"""Time, in ns, after a rank's death within which an exception counts as a consequence."""
 _PREFIX: Final = "exception "
-"""How the agent labels such a gate; not shown."""
+"""Prefix of the agent's label of such a gate; not shown."""
 
 
 @dataclass(slots=True)
 class UncaughtErrors:
-    """Processes that are held at their exception."""
+    """Processes that are held at their uncaught exception."""
 
     hold_ns: int = 0
-    """Maximum time they are held unattended; 0: exceptions are not held at all."""
+    """Maximum time, in ns, they are held unattended; 0: exceptions are not held at all."""
     procs: dict[str, str] = field(default_factory=dict)
-    """proc -> ``ValueError: no labels`` (or `` in thread …``)."""
+    """Process -> ``ValueError: no labels`` (or `` in thread …``)."""
     _let_die: dict[str, int] = field(default_factory=dict)
-    """epoch (one start of the job's ranks) -> when one was let die, hub ns."""
+    """Epoch (one start of the job's ranks) -> time when a rank was let die, hub ns."""
 
     def refusal(self, proc: str, now: int) -> NotHeld | None:
-        """Return why this one is not held; None: it is."""
+        """Return why a process is not held; None: it is held."""
         if not self.hold_ns:
             return NotHeld.OFF
         died = self._let_die.get(epoch_of(proc))
@@ -144,11 +144,11 @@ class UncaughtErrors:
         return None
 
     def add(self, proc: str, rank: int, coming: str) -> Raised:
-        """Hold it. Return why all ranks stop. ``coming``: what comes next there, as it reports."""
+        """Hold a process; return why all ranks stop. ``coming``: the next event that it reports."""
         self.procs[proc] = coming.removeprefix(_PREFIX)
         return Raised(rank, self.procs[proc])
 
     def let_die(self, proc: str, now: int) -> None:
-        """Let it die."""
+        """Let a process die of its exception."""
         if self.procs.pop(proc, None) is not None:
             self._let_die[epoch_of(proc)] = now

@@ -1,8 +1,7 @@
-"""The control state machine: ``step`` is the one function that changes a ControlState.
+"""State machine of control: only ``step`` changes a ControlState.
 
 No I/O and no clock of its own: every input carries ``now`` (hub monotonic ns). An order is answered
-when its new cut is reached, or when it is clear that the ranks run on.
-"""
+when its new cut is reached, or when it is clear that the ranks run on."""
 
 from __future__ import annotations
 
@@ -36,16 +35,16 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The breakpoints of a hub that was killed; its numbers are not used again."""
+    """Input: breakpoints of a hub that was killed; their numbers are not used again."""
 
     breaks: Sequence[facts.Breakpoint]
     number: int
-    """The highest that a breakpoint ever had."""
+    """Highest number that a breakpoint ever had."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A process said hello (again), or its rank became known."""
+    """Input: a process said hello (again), or its rank became known."""
 
     proc: str
     rank: int
@@ -54,7 +53,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A process ended, was lost or killed."""
+    """Input: a process ended, was lost or killed."""
 
     proc: str
     now: int
@@ -63,7 +62,7 @@ class Departed:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """An agent's State."""
+    """Input: State of an agent."""
 
     state: State
     now: int
@@ -71,7 +70,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A process answered the message of that number."""
+    """Input: a process answered the message of that number."""
 
     proc: str
     number: int
@@ -79,7 +78,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A viewer's control verb."""
+    """Input: control verb of a viewer."""
 
     order: Order
     now: int
@@ -87,7 +86,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """A viewer takes control; the order is answered."""
+    """Input: a viewer takes control; the order is answered."""
 
     order: Order
     now: int
@@ -95,7 +94,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A viewer leaves or is lost: its breakpoints go, and all ranks run on if it had control."""
+    """Input: a viewer leaves or is lost: its breakpoints go, ranks run on if it had control."""
 
     viewer: str
     now: int
@@ -104,7 +103,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A viewer of the hub before did not come back: its breakpoints go."""
+    """Input: a viewer of the previous hub did not come back: its breakpoints go."""
 
     viewer: str
     now: int
@@ -112,21 +111,21 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """A viewer renews the lease: its own, or the run's while the run itself holds a rank."""
+    """Input: a viewer renews the lease: its own, or the run's while the run itself holds a rank."""
 
     viewer: str
     now: int
     lease_ns: int = 0
-    """For so long from now on; 0: as before."""
+    """New length of the lease, in ns; 0: as before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passed."""
+    """Input: time passed."""
 
     now: int
     computing: Mapping[str, int] | None = None
-    """Process -> since when a pipeline action runs there (its clock); None: as before."""
+    """Process -> begin of its current pipeline action (its clock); None: as before."""
 
 
 Input = (
@@ -139,16 +138,16 @@ RENEW_NS: Final = 2_000_000_000
 
 
 def step(control: ControlState, given: Input) -> tuple[ControlState, list[Effect]]:
-    """Return the state after an input, and what the hub has to carry out, in order. The state that
-    is given is changed in place: the caller goes on with the returned one alone. Call with Ticked
-    often (every 20 ms while ``active``)."""
+    """Return the state after an input, and the effects to carry out, in order. The given state is
+    changed in place: the caller continues with the returned one alone. Call with Ticked often
+    (every 20 ms while ``active``)."""
     parts = _Parts(control)
     _HANDLERS[type(given)](parts, given)
     return control, parts.outbox.effects
 
 
 class Machine:
-    """The state of one run's control, and effects that wait to be carried out."""
+    """State of one run's control, and effects that wait to be carried out."""
 
     def __init__(self, first_id: int = 1) -> None:
         self.control = ControlState(first_id)
@@ -160,7 +159,7 @@ class Machine:
         self._effects += effects
 
     def drain(self) -> list[Effect]:
-        """Return everything to be done since the last call, in order."""
+        """Return the effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -236,8 +235,8 @@ class _Parts:
         self._settle(now)
 
     def reported(self, given: Reported) -> None:
-        """Take a State, unless a newer one is known. What follows of it comes with the next Ticked,
-        once for all states that came by then."""
+        """Take a State, unless a newer one is known. Its consequences follow at the next Ticked,
+        once for all States by then."""
         state, now, control = given.state, given.now, self.control
         view = control.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
@@ -267,7 +266,7 @@ class _Parts:
         self._settle(given.now)
 
     def taken_over(self, given: TakenOver) -> None:
-        """Control changes hands; ranks stay as they are."""
+        """Transfer control to a viewer; ranks stay as they are."""
         viewer, before = given.order.by, self.control.lease.holder
         self.control.lease.grant(viewer, given.now)
         self.outbox.pass_lease_on(given.now)
@@ -327,7 +326,7 @@ class _Parts:
         self.commands.expire(now)
 
     def _rank_known(self, view: View, rank: int) -> None:
-        """A process reports its rank, now or anew: other breakpoints may be its."""
+        """Note the rank that a process reports; a new rank may have other breakpoints."""
         if view.rank != rank:
             view.rank = rank
             if self.control.breakpoints:

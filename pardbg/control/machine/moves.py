@@ -1,7 +1,6 @@
-"""Moves of the whole run: who is held or let go because ranks stop by themselves or come loose, and
-the way to a cut by the rule of ``cut``. What a verb did is told from what agents reported before it
-and at the cut after it.
-"""
+"""Moves of the whole run: holding and releasing ranks as they stop by themselves or come loose, and
+the way to a cut by the rule of ``cut``. A verb's outcome follows from the agents' reports before it
+and at the cut after it."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import LEASE_NS, Gate
 
 States = Mapping[int, State]
-"""rank -> what it said."""
+"""Rank -> its last State."""
 
 
 def outcome(
     verb: Verb, before: States, after: States, pipelines: Sequence[Sequence[int]]
 ) -> Outcome:
-    """Return what the verb did. ``pipelines``: ranks of each."""
+    """Return the outcome of a verb. ``pipelines``: ranks of each."""
     ran = {rank: actions_ran(before[rank], after[rank]) for rank in before if rank in after}
     ran = {rank: actions for rank, actions in ran.items() if actions}
     found = Outcome(
@@ -79,7 +78,7 @@ def _ticks(ran: Mapping[int, Sequence[str]], pipe: States) -> set[int | None]:
 
 
 def actions_ran(before: State, after: State) -> tuple[str, ...]:
-    """Compute actions that ended between the two states, also over the end of a schedule."""
+    """Return the compute actions that ended between two states, also over the end of a schedule."""
     if after.done[: len(before.done)] == before.done and after.step == before.step:
         return after.done[len(before.done) :]
     known = set(before.done)
@@ -88,7 +87,7 @@ def actions_ran(before: State, after: State) -> tuple[str, ...]:
 
 
 def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> None:
-    """Find whose next action has its input, and what the others wait for."""
+    """Find the ranks whose next action has its input, and the actions others wait for."""
     last = num_stages(pipe.values())
     done = {text for state in pipe.values() for text in state.done}
     for rank, state in pipe.items():
@@ -106,7 +105,7 @@ def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> No
 
 
 def _many(states: States) -> bool:
-    """A rank has several stages, so an action's name says its stage."""
+    """Return whether a rank has several stages, so that actions are named with their stage."""
     return any(
         len({action.stage for text in state.plan if (action := parse(text))}) > 1
         for state in states.values()
@@ -119,11 +118,11 @@ def _steps(before: States, after: States) -> tuple[int, int]:
 
 
 MAX_WHY: Final = 64
-"""Facts of a status: at a mismatch each rank of a group may stop."""
+"""Maximum number of facts in a status: at a mismatch each rank of a group may stop."""
 
 
 class Moves:
-    """Changes the mode, and tells the ranks that follow from it what to do."""
+    """Changer of the mode, which sends the ranks the resulting messages."""
 
     def __init__(self, control: ControlState, outbox: Outbox) -> None:
         self._control, self._outbox = control, outbox
@@ -145,7 +144,7 @@ class Moves:
         self._outbox.event(facts.Refused(order.verb.value, refusal), now, order.by, [order])
 
     def run_on(self, cause: facts.LetGo, now: int, by: str = "") -> None:
-        """Open every gate; whatever waits for a cut is answered."""
+        """Open every gate; answer all orders that wait for a cut."""
         control = self._control
         was = control.mode
         waiting = [*control.current, *control.queue]
@@ -166,7 +165,7 @@ class Moves:
     def _stopped(
         self, view: View, fact: facts.Fact, by: str, keep: bool, lease_ns: int, now: int
     ) -> None:
-        """A rank stopped by itself: stop the others. ``by`` holds control if nobody does."""
+        """Stop the others, as a rank stopped by itself. ``by`` gets control if it is free."""
         control = self._control
         control.stopped_by.append(fact)
         control.pinned.procs.add(view.proc)
@@ -193,8 +192,8 @@ class Moves:
                 self._outbox.permit(control.views[proc], HOLD, now)
 
     def hold_loose(self, now: int) -> None:
-        """A rank's lease was over before the hub's (the hub or the line stood still), so it runs on
-        by itself, and says nothing more: tell it anew."""
+        """Hold ranks again whose lease was over before the hub's (the hub or the line stood still):
+        such a rank runs on by itself, and reports nothing more."""
         control = self._control
         loose = [
             view for view in control.views.values()
@@ -215,8 +214,8 @@ class Moves:
             self._outbox.permit(view, PASS if view.proc in control.free else HOLD, now)
 
     def miss_silent(self, now: int) -> None:
-        """Nothing came of a rank for a lease (it says its state each second while it is held): it
-        cannot be held any more."""
+        """Drop the state of held ranks that were silent for a lease (a held rank reports each
+        second): they cannot be held any more."""
         over = [v for v in self._control.views.values() if v.held and now - v.heard_ns > LEASE_NS]
         if self._control.mode is Mode.RUNNING or not over:
             return
@@ -258,8 +257,8 @@ class Moves:
             self._outbox.send_breaks(control.views.values())
 
     def in_debugger(self, view: View, state: State, was_led: bool, now: int) -> None:
-        """A debugger has this rank, or has it no more: it moves as its client wants, and others as
-        far as its ops need them. It stays where it stands though others may wait for it."""
+        """Note that a debugger leads a rank, or no longer: it moves as the client wants, and others
+        as far as its ops need them. It stays where it stands though others may wait for it."""
         control = self._control
         if state.led:
             control.pinned.procs.add(view.proc)
@@ -284,11 +283,11 @@ class Moves:
 
 
 REPORT_NS = 2_000_000_000
-"""After this long without a cut, an event says who is under way."""
+"""Time, in ns, without a cut after which an event names the ranks under way."""
 
 
 class Settling:
-    """Brings the run to a cut; ``advance`` begins the next command that waits for it."""
+    """Driver of the run to a cut; ``advance`` begins the next command that waits for it."""
 
     def __init__(
         self,
@@ -348,7 +347,7 @@ class Settling:
             self._advance(control.queue.popleft(), now)
 
     def _outcome(self) -> facts.Outcome | None:
-        """Return what the verb that moved the ranks did; None: no verb did."""
+        """Return the outcome of the verb that moved the ranks; None: no verb did."""
         control = self._control
         if control.again is None:
             return None
@@ -358,7 +357,7 @@ class Settling:
         return replace(found, time=time, times=times)
 
     def _again(self) -> Order | None:
-        """Return the verb if it was asked for several times, and nothing else stopped the ranks."""
+        """Return the verb if it is to be repeated, and the ranks had no other reason to stop."""
         control = self._control
         if control.again is None:
             return None
@@ -373,8 +372,8 @@ class Settling:
             self._outbox.event(control.why[0], now)
 
     def _pursue(self, now: int) -> bool:
-        """At a cut on the way of ``next``: settling may have moved ranks op by op into the step;
-        send them on to its end. True if somebody was."""
+        """Send ranks on to the end of the step, at a cut on the way of ``next``: settling may have
+        moved them op by op into the step. Return whether any was sent."""
         control = self._control
         if control.goal is None:
             return False

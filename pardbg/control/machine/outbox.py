@@ -1,4 +1,4 @@
-"""What the machine sends: messages to agents, answers to viewers, events."""
+"""Output of the machine: messages to agents, answers to viewers, events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outbox:
     def event(
         self, fact: Fact | None, now: int, by: str = "", answers: Iterable[Order] = ()
     ) -> None:
-        """Record and publish what happened, and control's state: the answer to these orders."""
+        """Record and publish a fact, and control's state: the answer to these orders."""
         self.effects.append(Event(fact, self._control.status(now), by, tuple(answers)))
 
     def answer(self, order: Order, now: int) -> None:
@@ -34,7 +34,7 @@ class Outbox:
         self.effects.append(Answer(order, self._control.status(now)))
 
     def refuse(self, order: Order, refusal: Refusal, now: int | None = None) -> None:
-        """Refuse an order, or say that it goes on; with the state of control as of ``now``."""
+        """Refuse an order, or report that it goes on; with the state of control as of ``now``."""
         status = self._control.status(now) if now is not None else None
         self.effects.append(Answer(order, status, refusal))
 
@@ -46,7 +46,7 @@ class Outbox:
         return self._control.next_id
 
     def permit(self, view: View, permit: Permit, now: int) -> None:
-        """Hold a rank, or let it go so far."""
+        """Hold a rank, or let it go as far as the permit allows."""
         view.asked, view.runs = self.next_id(), False
         view.settles, view.ahead = permit in (HOLD, ONE_OP), 0
         lease_ns = self._agent_lease(now)
@@ -59,7 +59,7 @@ class Outbox:
         self.send(view, messages.Run(view.asked))
 
     def send(self, view: View, message: Request) -> None:
-        """Send what has to be answered: again until it is."""
+        """Send a message that has to be answered: again until it is."""
         self.effects.append(self._control.deliveries.add(view.proc, message))
 
     def send_breaks(self, views: Iterable[View]) -> None:
@@ -68,7 +68,7 @@ class Outbox:
             self.send(view, self._control.breakpoints.for_rank(view.rank, self.next_id()))
 
     def send_again(self, now: int) -> None:
-        """Repeat messages that were not answered: they may be lost."""
+        """Repeat unanswered messages, which may be lost."""
         silent = []
         for again, first in self._control.deliveries.due(now, self._agent_lease(now)):
             self.effects.append(again)
@@ -80,7 +80,7 @@ class Outbox:
             self.event(Resent(ranks, kinds, AGAIN_NS), now)
 
     def pass_lease_on(self, now: int) -> None:
-        """Ranks stay held for as long as the holder's lease says."""
+        """Send the held ranks the time left of the holder's lease."""
         self._control.renewed = now
         if self._control.mode is Mode.RUNNING:
             return

@@ -1,11 +1,10 @@
-"""Which permits a verb means for which rank: step, tick, next, op as tables.
+"""Permits of each verb by rank: step, tick, next, op as tables.
 
 [Note: the wavefront] A tick lets each rank run its next planned compute action if the action's
-input has been produced: kF i needs (k-1)F i; kB i and kI i need (k+1)B i or (k+1)I i and the own
-kF i (at the last stage only that); kW i needs kI i. After it, ranks stop before receives, not
-before sends, so that what was produced reaches its consumer. At 1F1B the ticks are then
-0F0 | 0F1,1F0 | 0F2,1F1,2F0 | …
-"""
+input has been produced: kF i needs (k-1)F i; kB i and kI i need (k+1)B i or (k+1)I i and the own kF
+i (at the last stage only that); kW i needs kI i. After it, ranks stop before receives, not before
+sends, so that produced tensors reach their consumers. At 1F1B the ticks are then 0F0 | 0F1,1F0 |
+0F2,1F1,2F0 | …"""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ FLOW_STOP = Gate.RECV | Gate.ACTION | Gate.BREAK
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """wire.Msg.PERMIT without its id and lease."""
+    """Permit message without its id and lease."""
 
     count: int
     n: int
@@ -41,26 +40,26 @@ class Permit:
 
 HOLD = Permit(int(GATE_ALL), 0, int(GATE_ALL))
 PASS = Permit(0, 1, 0)
-"""Held nowhere, but saying where it is: ranks beside one that alone is held."""
+"""Permit that holds nowhere but has the rank report its state: for ranks beside one held alone."""
 ONE_GATE = Permit(int(GATE_ALL), 1, int(GATE_ALL))
 ONE_OP = Permit(int(GATE_OPS), 1, int(GATE_ALL))
-"""Settling to a cut: this rank goes as far as past one op."""
+"""Permit for settling to a cut: past one op."""
 ONE_ACTION = Permit(int(Gate.ACTION), 1, int(TICK_STOP))
 _UNTIL_PLAN = int(Gate.RECV | Gate.ACTION | Gate.STEP | Gate.BREAK)
 DRAIN = Permit(int(Gate.ACTION), 0, int(TICK_STOP))
-"""Only sends flow."""
+"""Permit that lets only sends pass."""
 FLOW = Permit(int(Gate.ACTION), 0, int(FLOW_STOP))
-"""On through the optimizer to the first receive or action of the next step."""
+"""Permit through the optimizer to the first receive or action of the next step."""
 
 
 def planned_actions(states: Iterable[State]) -> list[str]:
-    """Return the compute actions of their plans."""
+    """Return the compute actions of the states' plans."""
     texts = (text for state in states for text in state.plan)
     return [text for text in texts if (found := parse(text)) and found.kind in COMPUTE]
 
 
 def num_stages(states: Iterable[State]) -> int:
-    """Return the number of stages, as far as plans say it."""
+    """Return the number of stages according to the plans."""
     known = (action for text in planned_actions(states) if (action := parse(text)))
     return max((action.stage for action in known), default=0) + 1
 
@@ -71,7 +70,7 @@ def next_action(state: State) -> str | None:
 
 
 def tick(pipeline: Sequence[State]) -> dict[str, Permit]:
-    """proc -> permit for one tick of one pipeline whose ranks are all held."""
+    """Return process -> permit for one tick of one pipeline whose ranks are all held."""
     permits = _tick(pipeline)
     for state in pipeline:
         permit = permits.get(state.proc)
@@ -108,9 +107,9 @@ def _tick(pipeline: Sequence[State]) -> dict[str, Permit]:
 
 
 def _without_plan(state: State) -> Permit:
-    """One action, or without actions one step. In the first step a plan may come with the
-    schedule's begin: there a rank runs no action, nor waits for a message inside it, in the tick
-    that brings it to the plan."""
+    """Return a permit for one action, or without actions one step. In the first step a plan may
+    come with the schedule's begin: there a rank runs no action, nor waits for a message inside it,
+    in the tick that brings it to the plan."""
     if not state.step:
         return Permit(_UNTIL_PLAN, int(bool(state.held & _UNTIL_PLAN)), _UNTIL_PLAN)
     gates = Gate.ACTION | Gate.STEP
@@ -118,7 +117,7 @@ def _without_plan(state: State) -> Permit:
 
 
 def _rounds(planned: Sequence[State]) -> tuple[list[State], list[State]]:
-    """(ranks whose schedule step is over while the pipeline goes on to the next, the others)."""
+    """Return (ranks whose schedule step is over while the pipeline goes on, the others)."""
     going = [state for state in planned if next_action(state) is not None]
     over = [state for state in planned if next_action(state) is None]
     if not going:
@@ -129,9 +128,9 @@ def _rounds(planned: Sequence[State]) -> tuple[list[State], list[State]]:
 
 
 def to_gate(states: Sequence[State], gates: int) -> dict[str, Permit]:
-    """Each rank to its next gate of these: who is held at one passes it, unless others still
-    have to come there first (so that all stand at the same one afterwards): they are at no such
-    gate, or at one before it."""
+    """Return permits to each rank's next gate of these: a rank held at one passes it, unless others
+    must come there first (so that all stand at the same one afterwards): they are at no such gate,
+    or at one before it."""
     stop = int(gates | Gate.BREAK)
     there = [state for state in states if state.held & stop]
     onward = there if len(there) == len(states) else []
@@ -144,22 +143,22 @@ def to_gate(states: Sequence[State], gates: int) -> dict[str, Permit]:
 
 
 def _behind(state: State, other: State) -> bool:
-    """It has issued fewer collectives on the groups that both are in."""
+    """Return whether ``state`` has issued fewer collectives on the groups common to both."""
     both = state.issued.keys() & other.issued.keys()
     counts = [other.issued[group] - state.issued[group] for group in both]
     return min(counts, default=0) >= 0 and max(counts, default=0) > 0
 
 
 def step_target(states: Sequence[State]) -> int:
-    """Return how many steps each rank has behind it after ``next``: as many as the one furthest on
-    will have at the end of the step it is in, or one more if all stand at that end already."""
+    """Return the number of steps each rank has behind it after ``next``: that of the furthest rank
+    at the end of its step, or one more if all stand at that end already."""
     ends = {state.step if state.held & Gate.STEP else state.step + 1 for state in states}
     all_there = len(ends) == 1 and all(state.held & Gate.STEP for state in states)
     return max(ends) + 1 if all_there else max(ends)
 
 
 def to_step(states: Sequence[State], target: int) -> dict[str, Permit]:
-    """Permits for the ranks that have fewer than ``target`` steps behind them."""
+    """Return permits for the ranks that have fewer than ``target`` steps behind them."""
     stop = int(Gate.STEP | Gate.BREAK)
     return {
         s.proc: Permit(stop, 1 if s.held & stop else 0, stop) for s in states if s.step < target

@@ -1,4 +1,4 @@
-"""The state of control that the machine's parts share; commands under way, effects to carry out."""
+"""State of control, shared by the machine's parts; commands under way, effects to carry out."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from pardbg_agent.ctrl.agent_messages import State
 
 @dataclass(slots=True)
 class Order:
-    """A viewer's command while it is under way."""
+    """Command of a viewer while it is under way."""
 
     viewer: str
-    """Where the answer goes."""
+    """Viewer that gets the answer."""
     by: str
-    """Viewer that takes control by it."""
+    """Viewer that takes control by the command."""
     re: int
     verb: Verb
     ranks: tuple[int, ...]
     text: str = ""
-    """The rank set as the user wrote it."""
+    """Rank set as the user wrote it."""
     args: Arguments = field(default_factory=Arguments)
     deadline_ns: int = 0
-    """When its sender wants an answer at the latest; 0: whenever."""
+    """Time by which its sender wants an answer; 0: no limit."""
     keep: bool = False
-    """``by`` is a script, which does not stay."""
+    """Whether ``by`` is a script, which does not stay."""
     lease_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fact to be recorded and published, and the one answer to the orders that it ends."""
+    """Fact to be recorded and published, and the one answer to the orders that it ends."""
 
     fact: Fact | None
     status: Status
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to an order that nothing is recorded of: refused, or nothing changed."""
+    """Answer to an order without a recorded fact: refused, or nothing changed."""
 
     order: Order
     status: Status | None = None
@@ -61,7 +61,7 @@ Effect = Send | Event | Answer
 
 
 class ControlState:
-    """Which ranks are held, why and for how long; the machine's parts change it."""
+    """Held ranks, with reason and duration; the machine's parts change it."""
 
     def __init__(self, first_id: int = 1) -> None:
         self.next_id = first_id
@@ -71,18 +71,18 @@ class ControlState:
         self.lease = Lease()
         self.views: dict[str, View] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
-        """group key -> global ranks, from the definitions."""
+        """Group key -> global ranks, from the definitions."""
         self.pipelines: dict[str, tuple[int, ...]] = {}
-        """group key -> global ranks by pipeline index, from the plans."""
+        """Group key -> global ranks by pipeline index, from the plans."""
         self.timeouts: dict[str, int] = {}
-        """group key -> ns until its ops time out."""
+        """Group key -> timeout of its ops, in ns."""
         self.breakpoints = Breakpoints()
         self.pinned = HeldRanks()
         self.raised = UncaughtErrors()
         self.restored = False
-        """A hub before this one was killed: agents may have what it told them."""
+        """Whether a previous hub was killed: agents may still follow its messages."""
         self.why: tuple[Fact, ...] = ()
-        """Why ranks are held, or what is being waited for; of Status."""
+        """Reasons why ranks are held, or events being waited for; part of Status."""
         self.settlement = Settlement()
         self.grace_period = GracePeriod()
         self.current: list[Order] = []
@@ -91,17 +91,17 @@ class ControlState:
         self.until: list[Order] = []
         self.departed: set[int] = set()
         self.free: set[str] = set()
-        """Procs that nobody asked to hold (``pause RANKS``)."""
+        """Processes that were not asked to hold (``pause RANKS``)."""
         self.stopped_by: list[Fact] = []
-        """What stopped the ranks, where no viewer asked for it: a breakpoint, an exception."""
+        """Facts that stopped the ranks without a viewer's order: a breakpoint, an exception."""
         self.hits: set[tuple[str, int]] = set()
-        """(proc, held since) of hits that were acted on."""
+        """(process, held since) of hits that were acted on."""
         self.goal: tuple[tuple[int, ...], int, int] | None = None
-        """``next``: (ranks, steps behind them at the end, rounds left)."""
+        """Goal of ``next``: (ranks, steps behind them at the end, rounds left)."""
         self.before: dict[int, State] = {}
-        """rank -> its state when the verb that moves ranks began."""
+        """Rank -> its State when the verb that moves ranks began."""
         self.again: tuple[Order, int, int] | None = None
-        """That verb, which time it is, and how often it was asked for."""
+        """(that verb, its present repetition, number of repetitions)."""
         self.since = self.renewed = self.reported = 0
 
     # -- what the hub asks
@@ -117,7 +117,7 @@ class ControlState:
         return self.mode in (Mode.PAUSING, Mode.STEPPING)
 
     def held(self) -> dict[int, str]:
-        """Return rank -> what comes next there, of ranks that are held for certain."""
+        """Return rank -> its next event, for ranks that are held for certain."""
         views = sorted(self.views.values(), key=lambda view: view.rank)
         return {v.rank: v.state.next for v in views if v.held and v.state is not None}
 
@@ -126,7 +126,7 @@ class ControlState:
         return sum(len(view.state.open) for view in self.views.values() if view.state)
 
     def status(self, now: int) -> Status:
-        """Return what viewers are told of control."""
+        """Return the state of control for viewers."""
         left = self.pinned.left_ns(now)
         return Status(
             self.mode, self.lease.holder, self.lease.left_ns(now), self.why,
@@ -135,7 +135,7 @@ class ControlState:
         )  # fmt: skip
 
     def states(self) -> dict[int, State]:
-        """Return rank -> what it said last."""
+        """Return rank -> its last State."""
         return {view.rank: view.state for view in self.views.values() if view.state is not None}
 
     # -- choosing processes
@@ -145,15 +145,15 @@ class ControlState:
         return [view for view in self.views.values() if view.rank in wanted]
 
     def dying(self, views: Iterable[View]) -> list[int]:
-        """Return the held ranks that are at an exception: no step leads on from there."""
+        """Return the held ranks that are at an exception, from where no step leads on."""
         return [view.rank for view in views if view.proc in self.raised.procs]
 
     def led(self, views: Iterable[View]) -> list[int]:
-        """Return the ranks that a debugger has."""
+        """Return the ranks that a debugger leads."""
         return [view.rank for view in views if view.state is not None and view.state.led]
 
     def by_pipeline(self) -> list[list[State]]:
-        """Held ranks' states, one list per pipeline; ranks of none together."""
+        """Return the held ranks' states, one list per pipeline; ranks without one together."""
         held = {view.rank: view.state for view in self.views.values() if view.held and view.state}
         lists = [[held[r] for r in ranks if r in held] for ranks in self.pipelines.values()]
         seen = {state.rank for states in lists for state in states}
@@ -172,7 +172,7 @@ class ControlState:
         return tuple(sorted(found))
 
     def acted_on(self, view: View, since: int) -> bool:
-        """Return whether that stop of its own was acted on already, and mark it so."""
+        """Return whether a rank's own stop was acted on already, and mark it so."""
         key = (view.proc, since)
         if key in self.hits:
             return True
