@@ -116,14 +116,14 @@ class Kind(enum.IntEnum):
     """A sharded unit's unshard, wait unshard, reshard or reduce: t0..t1, name = unit and verb,
     a = bytes of the unit's parameters, b = bytes of all parameters that are whole here at t1."""
     PROBE = 13
-    """Numbers that went wrong (pardbg_agent.hooks.watch.probes). name = ``nan``: the input of the
-    op (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``:
-    the last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a =
-    the bits of these replicated parameters added up, b = a byte for each, group = the replicas;
-    ``gradients``: the bits of those that an optimizer took in one sum a, of b parameters;
-    ``settings``: an optimizer's learning rate in a (float64), all of its numbers in b;
-    ``blocked``, kind of system call, file, place, in lines: the main thread stood there, or was
-    seen a times more where the record before had seen it."""
+    """Suspicious numbers (pardbg_agent.hooks.watch.probes). name = ``nan``: the input of the op
+    (group, seq, P2P) has a values that are not finite, the first at index b; ``nan grad NAME``: the
+    last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a = sum
+    of the bits of these replicated parameters, b = a byte for each, group = the replicas;
+    ``gradients``: a = sum of the bits of an optimizer's gradients, of b parameters; ``settings``:
+    an optimizer's learning rate in a (float64), checksum of all its numbers in b; ``blocked``, kind
+    of system call, file, place, in lines: the main thread stood there, or was seen a times more
+    where the record before had seen it."""
     SPAN_BEGIN = 14
     """The SPAN of the same name and t0 began: t0 = t1. Shows a rank's span before its end. a, b and
     microbatch as in SPAN."""
@@ -232,9 +232,9 @@ STATUS_HEALTH: Final = struct.Struct("<qQQIIQ")
 in all (ns). Written by the agent's thread only."""
 STATUS_DEVICE_OFFSET: Final = 1280
 STATUS_DEVICE: Final = struct.Struct("<qqqQ")
-"""How far the host was ahead of the device when it issued what the device reached last (ns), when
-that was (host's clock; 0: never), error of the newest anchor of both clocks (-1: there is none),
-number of spans without times. Written by the agent's thread only."""
+"""Host's lead over the device, in ns, at the issue of the work that the device reached last; when
+it reached that (host's clock; 0: never); error of the newest clock anchor (-1: none); number of
+spans without times. Written by the agent's thread only."""
 STATUS_NEWEST_OFFSET: Final = 1344
 """Offset of a STATUS_OP for the op that was issued last while others were open."""
 BEAT_NS: Final = 200_000_000
@@ -281,7 +281,7 @@ class DefKind(str, enum.Enum):
     may run on. ``group_rank``: which of torchrun's launchers (nodes) started it. ``device_id``: of
     the device that ``device`` is the type of, or empty."""
     NAME = "name"
-    """{"id", "s"}: an interned string. Ids are per process, from 1."""
+    """Interned string: {"id", "s"}. Ids are per process, from 1."""
     OP = "op"
     """{"id", "op", "dtype", "reduce", "root", "tag", "coalesced", "at", "meets"}: one signature;
     ids shared with NAME. ``op``: all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather,

@@ -28,7 +28,7 @@ AGAIN_NS: Final = 600_000_000_000
 POLL_S: Final = 0.25
 PERIOD_S: Final = 1.0
 SHARE: Final = 100
-"""Inverse of the analysis's maximum share of a core."""
+"""Inverse of the maximum share of a core that the analysis may take: 1/SHARE."""
 SLOW: Final = 3.0
 """Multiple of the median of earlier steps at which a step counts as slow."""
 OPEN_NS: Final = 2_000_000_000

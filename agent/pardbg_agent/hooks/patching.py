@@ -63,7 +63,7 @@ class Patches:
         self, owner: Any, name: str, hook: str, before: Before, after: After = nothing,
         idle: Callable[[], Any] | None = None,
     ) -> None:  # fmt: skip
-        """Replace a function or method by a wrapper that calls both hooks around it."""
+        """Replace a function or method by one that calls ``before`` and ``after`` around it."""
         self.wrap(owner, name, lambda original: around(original, hook, before, after, idle))
 
     def undo(self) -> None:

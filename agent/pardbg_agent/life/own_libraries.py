@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 LIBRARIES: Final = ("msgpack", "zmq")
 PARTS: Final = ("pardbg_agent.core", "pardbg_agent.sender.agent_thread", "zmq.utils.monitor")
-"""Modules whose imports reach everything that the agent takes from LIBRARIES."""
+"""Modules whose imports reach everything that the agent uses from LIBRARIES."""
 _WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 _hidden: dict[str, ModuleType] = {}
 """Libraries kept alive here, as the program's modules have their names."""

@@ -31,7 +31,7 @@ MAX_ISSUED: Final = 64
 
 
 class Requests:
-    """Handler of the hub's requests, in the agent's thread; ``wake`` triggers ``answer``."""
+    """Handler of the hub's requests; ``say`` replies, ``wake`` has the thread call ``answer``."""
 
     def __init__(
         self, core: Core, control: StateReports, say: Callable[[messages.FromAgent], None],

@@ -38,9 +38,8 @@ _COMPARE: Final = ("==", "!=", "<", "<=", ">", ">=")
 _SAME: Final = {"&&": "and", "||": "or", "!": "not", "=": "=="}
 
 Tree = tuple[object, ...]
-"""Tree of a condition: ``("and"|"or", a, b)``, ``("not", a)``, ``(compare, a, b)``, ``("in", a, (b,
-…))``, ``(arithmetic, a, b)``, ``("neg", a)``, ``("field", name)``, ``("num", x)``, ``("text",
-s)``."""
+"""Nodes: ``("and"|"or", a, b)``, ``("not", a)``, ``(compare, a, b)``, ``("in", a, (b, …))``,
+``(arithmetic, a, b)``, ``("neg", a)``, ``("field", name)``, ``("num", x)``, ``("text", s)``."""
 
 
 @dataclass(frozen=True, slots=True)

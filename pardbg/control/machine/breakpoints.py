@@ -47,8 +47,7 @@ class Breakpoints:
         return self._known.get(number)
 
     def add(self, new: Breakpoint) -> Breakpoint:
-        """Set a breakpoint under the next number. Raises UserError (no condition), Refuse
-        (many)."""
+        """Set a breakpoint under the next number. Raises UserError (no condition) or Refuse."""
         made = self._set(replace(new, number=self._number + 1))
         self._number = made.number
         return made

@@ -38,7 +38,7 @@ class View:
     settles: bool = False
     """Whether that message held it, or let it go as far as others need, without a command."""
     ahead: int = 0
-    """How far the process may go by the plan (machine.ahead)."""
+    """Number of actions that the process may have behind it, by the plan (machine.ahead)."""
     heard_ns: int = 0
     """Time when the newest State came, hub ns."""
     computing_since_ns: int = 0

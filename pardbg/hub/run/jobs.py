@@ -202,7 +202,7 @@ class Successor:
         self.took_over = False
 
     def tick(self) -> list[str]:
-        """Do the steps due; return who was just killed: launcher, guardian, keeper, owner."""
+        """Do the steps due; return the processes just killed: launcher, guardian, keeper, owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []

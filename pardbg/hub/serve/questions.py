@@ -33,7 +33,7 @@ class Questions:
     def ask(
         self, number: int, procs: Mapping[str, int], answer: Callable[[Answers], None], now: int
     ) -> None:
-        """Note that the agents ``procs`` (proc -> rank) were asked with id ``number``."""
+        """Note that the agents ``procs`` (process -> rank) were asked with id ``number``."""
         self._known[number] = _Inquiry(answer, dict(procs), now)
         self._finish(number)
 

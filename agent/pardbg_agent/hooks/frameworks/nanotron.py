@@ -48,7 +48,7 @@ def _begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
 
 
 def _before_loss(c: _core.Core, state: Any, activation: Any, *_: Any, **__: Any) -> None:
-    """Note what backward begins from: the loss on the last stage, else stand-ins for what was
-    sent."""
+    """Keep the loss on the last stage; on other stages backward begins from stand-ins for sent
+    activations."""
     if not type(getattr(activation, "grad_fn", None)).__name__.startswith("SendTensor"):
         seam.keep_loss(pipeline_actions.of(c), activation)
