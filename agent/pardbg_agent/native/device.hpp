@@ -27,7 +27,7 @@ struct Limits {
   double wander, resolution_ns;                // anchors.WANDER, RESOLUTION_NS
 };
 
-// The events of a Future's end, which it keeps to itself. Its `wait` would wait for them too, and have
+// Events of a Future's end, a private member. Its `wait` would wait for them too, and have
 // the allocator keep the op's memory until our stream was there: later than without us.
 using FutureEvents = std::vector<c10::Event> c10::ivalue::Future::*;
 struct OfFuture {
@@ -56,9 +56,9 @@ struct Span {  // device_spans.DeviceSpan
   Device& device;
   int64_t issued_ns;
   c10::Event* end_event;
-  std::shared_ptr<Follow> op;  // of an op, whose record says the rest; else
-  Record r{};                  // what its record will have; kind 0: it has none
-  bool by_wait = false;        // it ends when a stream waited for it: a bound
+  std::shared_ptr<Follow> op;  // for an op, whose record has the rest; else
+  Record r{};                  // fields of its record; kind 0: it has none
+  bool by_wait = false;        // it ends when a stream waited for it: an upper bound
   int64_t begin_ns = 0, end_ns = 0, error_ns = 0;
   int num_read = 0;
   std::atomic<bool> dropped{false};
@@ -67,14 +67,14 @@ using SpanPtr = std::shared_ptr<Span>;
 
 class Device {
  public:
-  struct Gap {  // spans left out, on the host's clock; with the lock
+  struct Gap {  // spans left out, on the host's clock; guarded by the lock
     int64_t number = 0, since = 0, until = 0;
   };
-  struct Runtime {  // of the device, for a torch that does not say what a stream captures (before 2.13)
+  struct Runtime {  // the device's runtime, for a torch that does not tell captures (before 2.13)
     int (*is_capturing)(void*, int*) = nullptr;
-    int (*last_error)() = nullptr;  // takes it as well: else the program's next check would raise it
+    int (*last_error)() = nullptr;  // clears the error: else the program's next check would raise it
   };
-  // `own_stream(key)` of Python gives a torch.Stream of our own, or None. `waits_beside`:
+  // `own_stream(key)` of Python returns a torch.Stream of our own, or None. `waits_beside`:
   // cuda_runtime.waits_beside.
   Device(c10::Device device, py::function own_stream, bool waits_beside, Runtime runtime,
          const Limits& limits)
@@ -96,7 +96,7 @@ class Device {
   bool is(const c10::Device& device) const { return device == device_; }
   void write_to(State& s) { state_ = &s; }
 
-  // The span begins at what comes next on the stream (the current one). Null: left out, counted.
+  // Begin a span at the next work on the stream (the current one). Null: left out, counted.
   SpanPtr begin(int64_t issued_ns, std::shared_ptr<Follow> op = nullptr,
                 std::optional<c10::Stream> on = std::nullopt) {
     SpanPtr span;
@@ -112,16 +112,16 @@ class Device {
     return span;
   }
 
-  // It ends with what was issued last there. False: it is dropped.
+  // End a span after the last work issued there. False: it is dropped.
   bool end(const SpanPtr& span, std::optional<c10::Stream> on = std::nullopt) {
     return end_by(span, [&] { return on ? *on : guard_.getStream(device_); });
   }
 
-  // It ends when the asynchronous op of a Work does; the key is of the backend's stream it is on.
+  // End a span with a Work's asynchronous op; the key identifies the backend's stream.
   bool end_with(const SpanPtr& span, c10d::Work& work, uint16_t group_id, int peer) {
     return end_by(span, [&]() -> std::optional<c10::Stream> {
       const auto future = work.getFuture();
-      // Before it is done it has no events, and hasError() waits for who gives it some.
+      // Before completion it has no events, and hasError() would wait for them.
       if (!future || !future->completed() || future->hasError()) return std::nullopt;
       const auto& events = (*future).*events_of(OfFuture());
       if (events.empty() || captures(guard_.getStream(device_))) return std::nullopt;
@@ -136,14 +136,14 @@ class Device {
     if (!span->dropped.exchange(true)) give(span->end_event);
   }
 
-  // A new anchor of the device's clock. In the thread that polls.
+  // Add an anchor of the device's clock. Called in the thread that polls.
   void add_anchor(std::shared_ptr<c10::Event> event, int64_t host_ns, double error_ns, double drift,
                   double drift_error) {
     anchors_.push_back({std::move(event), host_ns, error_ns, drift, drift_error});
     if (anchors_.size() > limits_.kept_anchors) anchors_.pop_front();
   }
 
-  // Read what the device has reached; return whether there is more to come. One thread at a time.
+  // Read the events that the device has reached; return whether more are to come. One thread at a time.
   bool poll() {
     bool left = anchors_.empty();
     if (left) return true;
@@ -159,8 +159,8 @@ class Device {
     return left;
   }
 
-  // Time nothing any more: ops whose end nobody will read are open no more. Events of a device that
-  // has failed stay: torch would warn for each one that it cannot destroy.
+  // Stop timing: close ops whose end will not be read. Events of a device that has
+  // failed are kept: torch would warn for each one that it cannot destroy.
   void close() {
     const bool failed = off_.exchange(true);
     std::unordered_map<c10::Stream, Lane> old;
@@ -207,13 +207,13 @@ class Device {
     return failure_;
   }
   Gap captured, refused;
-  // Since when and until when spans were left out; not again.
+  // Return the period in which spans were left out, and reset it.
   std::pair<int64_t, int64_t> take(Gap& gap) {
     std::lock_guard<std::mutex> guard(lock_);
     return {std::exchange(gap.since, 0), gap.until};
   }
   int64_t num_left_out() const { return captured.number + refused.number + num_lost_; }
-  int64_t lead_ns = 0, newest_ns = 0;  // of the span that was reached last
+  int64_t lead_ns = 0, newest_ns = 0;  // for the span that was reached last
 
  private:
   struct Entry {
@@ -232,8 +232,8 @@ class Device {
     }
   };
 
-  // What goes wrong is the end of all device times, and of nothing else. If the device has failed, the
-  // program's next call says so: it is not told here.
+  // Run a function; an error ends all device times, and nothing else. If the device has failed, the
+  // program's next call reports it: it is not reported here.
   template <typename F>
   void safely(F&& f) {
     if (off_.load(std::memory_order_relaxed)) return;
@@ -310,15 +310,15 @@ class Device {
     std::lock_guard<std::mutex> guard(lock_);
     lanes_[stream].push_back({event, span, is_begin});
   }
-  std::vector<Lane*> lanes() {  // they stay where they are until the next call
+  std::vector<Lane*> lanes() {  // lanes do not move until the next call
     std::lock_guard<std::mutex> guard(lock_);
     if (lanes_.size() > limits_.max_lanes) std::erase_if(lanes_, [](auto& l) { return l.second.empty(); });
     std::vector<Lane*> found;
     for (auto& [_, lane] : lanes_) found.push_back(&lane);
     return found;
   }
-  // Read a lane up to the first event that is not done; return whether there is such. Some at a time:
-  // whoever records would wait for each lock that this thread loses its core with.
+  // Read a lane up to the first event that is not done; return whether there is one. In portions:
+  // a recording thread would wait for each lock with which this thread loses its core.
   bool read_lane(Lane& lane) {
     std::vector<Entry> some;
     while (true) {
@@ -354,7 +354,7 @@ class Device {
     return own_.emplace(key, made).first->second;
   }
 
-  // DeviceClock.host_time: (host time, its error) of a done event.
+  // DeviceClock.host_time: (host time, its error) of a completed event.
   std::pair<int64_t, int64_t> host_time(const c10::Event& event) const {
     size_t at = anchors_.size() - 1;
     double ms = anchors_[at].event->elapsedTime(event);
@@ -416,12 +416,12 @@ class Device {
   PyObject* const own_stream_;
   State* state_ = nullptr;
   std::atomic<bool> off_{false};
-  std::deque<Anchor> anchors_;  // as begun_ the thread's that polls
+  std::deque<Anchor> anchors_;  // like begun_, used by the polling thread only
   std::vector<SpanPtr> begun_;  // ops that have arrived, and did not end soon
-  std::mutex lock_;             // of what follows; nothing is called with it
+  std::mutex lock_;             // guards the following members; nothing is called with it held
   std::unordered_map<c10::Stream, Lane> lanes_;
   std::vector<c10::Event*> free_;
-  size_t num_ = 0;  // events that there are
+  size_t num_ = 0;  // number of existing events
   int64_t num_lost_ = 0;
   std::map<std::pair<int, int>, std::optional<c10::Stream>> own_;
   std::string failure_;

@@ -1,4 +1,4 @@
-// What FSDP2 does with a unit (hooks/training/fsdp), seen without Python once the unit is known
+// FSDP2's operations on a unit (hooks/training/fsdp), recorded without Python once the unit is known
 // there. Included by module.hpp; all of it runs with the GIL.
 
 #pragma once
@@ -13,8 +13,8 @@ constexpr uint8_t kFsdp = 12;
 struct Unit {
   PyObject* ref;     // weak reference to the FSDPParamGroup
   UnitState* state;  // owned
-  bool timed;        // it is not on the host
-  uint32_t names[4]; // ids, by the letter's place in kUnitVerbs; 0: not known yet
+  bool timed;        // it is on a device
+  uint32_t names[4]; // ids, by the letter's index in kUnitVerbs; 0: not known yet
 };
 constexpr std::string_view kUnitVerbs = "uwrp";  // unshard, wait unshard, reshard, reduce
 
@@ -38,7 +38,7 @@ void register_units(py::object find, py::object streams, py::object unsharded) {
   units().unsharded = unsharded.release().ptr();
 }
 
-// A unit with the name of this verb; nullptr: Python does not know them yet.
+// Return a unit for which Python has defined the name of this verb; nullptr: not yet.
 const Unit* unit_of(PyObject* object, size_t verb, char letter) {
   Units& all = units();
   auto found = all.known.find(object);
@@ -69,7 +69,7 @@ bool is_unsharded(PyObject* unit) {
   return get(unit, words()._sharded_state).ptr() == units().unsharded;
 }
 
-// Whether the call will do anything: FSDP calls in pairs, and most find it done.
+// Whether the call will have an effect: FSDP calls in pairs, and most find it done.
 bool does_move(PyObject* unit, char letter) {
   const bool gathering = get(unit, words()._all_gather_result).ptr() != Py_None;
   if (letter == 'w') return gathering;
@@ -86,7 +86,7 @@ struct Move {
   SpanPtr on_device;
   std::optional<c10::Stream> ends_on;
 };
-// Begin what it does on the device, on the streams that FSDP uses for it.
+// Begin an operation's span on the device, on the streams that FSDP uses for it.
 void begin_move(State& s, PyObject* object, Move& m) {
   Device* device = s.device.load();
   if (device == nullptr) return;

@@ -1,4 +1,4 @@
-// State that C++ holds and Python reads and writes through members: one object per thread, per Core
+// State that C++ owns and Python accesses through members: one object per thread, per Core
 // and per FSDP unit. hooks/context has classes with the same fields for processes without C++.
 
 #pragma once
@@ -14,7 +14,7 @@ namespace pardbg {
 
 inline bool is_set(const PyObject* object) { return object != nullptr && object != Py_None; }
 
-struct Nesting {  // what encloses the code that runs on a thread: context.Nesting
+struct Nesting {  // hooked calls that enclose a thread's running code: context.Nesting
   PyObject_HEAD
   int forward, action, backward, pipeline, initializing, coalescing;
   PyObject *inside, *open, *optimizer;
@@ -24,9 +24,9 @@ struct Nesting {  // what encloses the code that runs on a thread: context.Nesti
            !is_set(open);
   }
 };
-inline thread_local Nesting* nesting = nullptr;  // of this thread, from its first hook in Python on
+inline thread_local Nesting* nesting = nullptr;  // per thread, from its first hook in Python on
 
-struct LoopState {  // where the training loop is: context.LoopState
+struct LoopState {  // place in the training loop: context.LoopState
   PyObject_HEAD
   unsigned int phase;
   long long anchor_ns, gathered_bytes;
@@ -43,7 +43,7 @@ struct UnitState {  // context.UnitState
 };
 
 template <typename T>
-struct Fields;  // of a held type: its name, members, and those that are Python's objects
+struct Fields;  // of a held type: name, members, and members that are Python objects
 #define PARDBG_FIELD(type, kind, field) {#field, kind, offsetof(type, field), 0, nullptr}
 template <>
 struct Fields<Nesting> {
@@ -112,7 +112,7 @@ PyTypeObject* held_type() {
   static auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return type;
 }
-// The C++ object behind a Python one; nullptr: Python's class has it.
+// The C++ object behind a Python one; nullptr: it is of Python's class.
 template <typename T>
 T* held(PyObject* object) {
   return Py_TYPE(object) == held_type<T>() ? reinterpret_cast<T*>(object) : nullptr;

@@ -27,33 +27,33 @@ using torch::jit::Stack;
 namespace pardbg {
 namespace {
 
-struct Spec {  // a row of pardbg_agent.tables.c10d_ops: places of arguments, -1: there is none
+struct Spec {  // a row of pardbg_agent.tables.c10d_ops: places of arguments, -1: none
   int number;  // of the row
   int group, root, tag, async_op, reduce;
-  int in, out;  // tensors that go in and come out; equal: in place
+  int in, out;  // input and output tensors; equal: in place
   bool p2p, send, future, functional;
   bool probed;   // NaN in its input spreads
-  bool gathers;  // to others as it is
-  bool parts;    // more than one number says how many bytes go to each rank
+  bool gathers;  // input goes to others unchanged
+  bool parts;    // several numbers give the bytes to each rank
   std::string name, op;
 };
-// The table, which Python gives once. Never freed: ops that are open keep names of it.
+// The table, set once by Python. Never freed: open ops keep names of it.
 std::vector<Spec>& specs() {
   static auto* const all = new std::vector<Spec>;
   return *all;
 }
 constexpr auto kKey = c10::DispatchKey::BackendSelect;
 
-std::atomic<State*> current{nullptr};  // of this process's Core; never freed: ops still point to it
+std::atomic<State*> current{nullptr};  // for this process's Core; never freed: ops still point to it
 std::atomic<bool> agent_off{false};    // in this process
 py::object* ask_python = nullptr;      // native_way.ask
 py::object* slow_waited = nullptr;     // native_way._waited, for watch slow
 
-// Flag.OTHER_THREAD of this thread's ops, which Python decides for the first one.
+// Flag.OTHER_THREAD of this thread's ops, decided by Python at the first one.
 thread_local bool thread_known = false;
 thread_local uint16_t thread_flag = 0;
 
-struct Tensors {  // of one side of an op
+struct Tensors {  // tensors of one side of an op
   int64_t bytes = 0;
   const at::Tensor* first = nullptr;
   bool plain = true;  // ordinary tensors
@@ -81,7 +81,7 @@ struct Tensors {  // of one side of an op
   }
 };
 
-struct Call {  // an op's arguments, read
+struct Call {  // arguments of an op
   Tensors in, out;
   c10d::ProcessGroup* group = nullptr;
   int reduce = -1;
@@ -108,7 +108,7 @@ struct Call {  // an op's arguments, read
 };
 
 template <typename T>
-T* object(const IValue& v) {  // the schema says that it is one
+T* object(const IValue& v) {  // an object, according to the schema
   return static_cast<T*>(v.toObjectRef().getSlot(0).toCapsule().get());
 }
 
@@ -120,7 +120,7 @@ Call read_boxed(const Spec& spec, const IValue* args, size_t num) {
   if (spec.reduce >= 0) c.reduce = object<c10d::ReduceOp>(args[spec.reduce])->op_;
   if (spec.root >= 0) c.root = args[spec.root].toInt();
   if (spec.tag >= 0) c.tag = args[spec.tag].toInt();
-  const auto flag = static_cast<size_t>(spec.async_op);  // not there before torch 2.8: as if true
+  const auto flag = static_cast<size_t>(spec.async_op);  // absent before torch 2.8: counts as true
   if (spec.async_op >= 0 && flag < num && args[flag].isBool()) c.async = args[flag].toBool();
   return c;
 }
@@ -133,22 +133,22 @@ Call read_typed(const Spec& spec, const Args&... args) {
   return c;
 }
 
-// The device that times ops on this tensor's; null: Python has yet to say whether it can.
+// Return the device that times ops on this tensor's; null: Python has to decide whether it can.
 Device* device_of(const State& s, const at::Tensor& t) {
   Device* device = s.device.load(std::memory_order_acquire);
   return device != nullptr && device->is(t.device()) ? device : nullptr;
 }
 
-struct Issue {  // an op from before its issue until it is followed
+struct Issue {  // state of an op from before its issue until it is followed
   std::shared_ptr<Follow> follow;  // null: it has no record
-  SpanPtr span;                    // of an op that is timed on a device
-  std::optional<c10::Device> on;   // the device of its tensors
-  bool captured = false;           // into a graph, by the device's stream
+  SpanPtr span;                    // for an op that is timed on a device
+  std::optional<c10::Device> on;   // device of its tensors
+  bool captured = false;           // captured into a graph, by the device's stream
   std::vector<const void*> outs;   // storages of a functional collective's output
 };
 
-// Have Python wait at the gate and number and name the op. Leaves `c.follow` null for an op that has
-// no record. Raises KeyboardInterrupt and the like only.
+// Have Python wait at the gate, and number and name the op. Leaves `c.follow` null for an op
+// without a record. Raises KeyboardInterrupt and the like only.
 void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, Issue& c) {
   py::gil_scoped_acquire gil;
   if (ask_python == nullptr) return;
@@ -178,14 +178,14 @@ void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn,
   s->keep(key, Signature{known, edge, r.group_id, r.name_id, r.peer});
 }
 
-// Number the op before it goes to the backend. `boxed` gives its arguments for Python.
+// Number the op before it goes to the backend. `boxed` returns its arguments for Python.
 template <typename Boxed>
 void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   State* s = current.load(std::memory_order_acquire);
   if (s == nullptr && agent_off.load(std::memory_order_relaxed)) return;
   const Tensors& in = op.in;
   const bool plain = in.plain && op.out.plain, host = in.host && op.out.host;
-  // Only the root of a scatter has something that goes in.
+  // Only the root of a scatter has an input.
   const at::Tensor* first = in.first != nullptr ? in.first : op.out.first;
   if (first != nullptr) c.on = first->device();
   Key key{spec.number, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
@@ -213,7 +213,7 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
     return;
   }
   const uint32_t seq = known.group->next[spec.p2p].fetch_add(1, std::memory_order_relaxed);
-  if (level == 0) {  // numbers stay those of the other ranks
+  if (level == 0) {  // numbers must equal the other ranks'
     s->table.passed(known.group, seq, known.edge, -1);
     return;
   }
@@ -239,21 +239,21 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   s->hook_calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-// What the current stream reaches now is the op's arrival on the device.
+// Time the op's arrival on the device: when the current stream gets there.
 void arrives(Issue& c) {
   Follow& f = *c.follow;
   State& s = f.state;
   Device* device = s.device.load(std::memory_order_acquire);
   if (f.host_waits || device == nullptr || !c.on || !device->is(*c.on)) return;
   const int64_t t0 = now_ns();
-  // At level summary, too: else its Work would be held to be polled, and the op's memory with it.
+  // At level summary, too: else its Work would be polled, and held with the op's memory.
   c.span = device->begin(f.r.t0, c.follow);
   if (c.span) f.timed = true, f.r.flags |= kTimed;
   else c.captured = device->capturing();
   s.own_ns += now_ns() - t0;
 }
 
-// Have the device tell when the op ends.
+// Have the device report the op's end.
 void end_span(const SpanPtr& span, c10d::Work* work) {
   Follow& f = *span->op;
   Device& device = span->device;
@@ -267,15 +267,15 @@ void end_span(const SpanPtr& span, c10d::Work* work) {
 // Ops on a device between a backend's group start and end, which have one Work.
 struct Batch {
   std::vector<SpanPtr> timed;
-  std::vector<std::shared_ptr<Follow>> polled;  // the others
+  std::vector<std::shared_ptr<Follow>> polled;  // ops that are not timed
 
-  ~Batch() {  // its Work is gone, or there is none: when they ended is not known
+  ~Batch() {  // its Work is gone, or there is none: the end times are not known
     for (const SpanPtr& span : timed) {
       span->device.drop(span), span->op->timed = false;
       if (!span->op->state.gone.load(std::memory_order_relaxed)) span->op->finish();
     }
   }
-  // What the current stream does next comes after them.
+  // End the ops at the current stream's next work, which comes after them.
   void ended(bool by_wait) {
     for (const SpanPtr& span : std::exchange(timed, {})) {
       span->by_wait = by_wait, end_span(span, nullptr);
@@ -285,7 +285,7 @@ struct Batch {
 };
 thread_local std::shared_ptr<Batch> batch;
 
-struct TiedBatch {  // as Tied; of a Work whose Future, of no tensor, has no event of its end (NCCL)
+struct TiedBatch {  // like Tied; for a Work whose Future, without tensors, has no end event (NCCL)
   std::shared_ptr<Batch> follow;
   std::function<void()> before;
   void operator()() const {
@@ -293,7 +293,7 @@ struct TiedBatch {  // as Tied; of a Work whose Future, of no tensor, has no eve
   }
 };
 
-// Have what waits for the Work tell the end of these ops.
+// Have a wait for the Work report the end of these ops.
 void end_by_wait(const std::shared_ptr<Batch>& ops, c10d::Work& work) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
   if (!guard || ops->timed.empty()) return;
@@ -312,11 +312,11 @@ void poll_later(const std::shared_ptr<Follow>& follow, const c10::intrusive_ptr<
   s.polled.emplace_back(follow, work);
 }
 
-// The batch is issued: what waits for its Work tells the end of all of its ops.
+// Note the issue of the batch: a wait for its Work reports the end of all of its ops.
 void batch_issued(const py::object& object) {
   const auto ops = std::exchange(batch, nullptr);
   if (!ops) return;
-  if (object.is_none()) {  // they are on the current stream
+  if (object.is_none()) {  // the ops are on the current stream
     for (const auto& follow : ops->polled) follow->finish();
     return ops->ended(false);
   }
@@ -325,13 +325,13 @@ void batch_issued(const py::object& object) {
   end_by_wait(ops, *work);
 }
 
-// It is not: their ends will not come.
+// Drop the batch, which is not issued: its ops will not end.
 void batch_refused() {
   if (const auto ops = std::exchange(batch, nullptr))
     for (const auto& follow : ops->polled) follow->finish();
 }
 
-// Bytes per rank on one side of an all_to_all, as op_arguments.bytes_per_rank has them.
+// Bytes per rank on one side of an all_to_all, as in op_arguments.bytes_per_rank.
 std::vector<int64_t> parts_of(const IValue& tensors, const IValue& split, size_t num) {
   std::vector<int64_t> parts;
   if (tensors.isTensor()) {
@@ -348,7 +348,7 @@ std::vector<int64_t> parts_of(const IValue& tensors, const IValue& split, size_t
   return parts;
 }
 
-// Write the bytes of an all_to_all that go to each rank and come from it, as issue.tell_parts does.
+// Write the bytes of an all_to_all to and from each rank, like issue.tell_parts.
 void record_parts(const Spec& spec, const IValue* args, Follow& f) {
   const auto& ranks = f.open.group->ranks;
   const size_t num = ranks.size(), own = object<c10d::ProcessGroup>(args[spec.group])->getRank();
@@ -374,7 +374,7 @@ void expect_waits(State& s, const std::vector<const void*>& outs, const std::sha
   }
 }
 
-// Record the op as issued, and have its completion seen.
+// Record the op as issued, and follow it to its completion.
 void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& work) {
   Follow& f = *c.follow;
   State& s = f.state;
@@ -382,7 +382,7 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
   r.t1 = now_ns();
   const bool full = s.level.load(std::memory_order_relaxed) > 1;
   if (full) s.ring.write(r);
-  if (c.captured) {  // it is over with the call, and its Work must not be asked
+  if (c.captured) {  // it ends with the call, and its Work must not be asked
     full ? f.done(r.t1, 0) : static_cast<void>(f.finish());
     return;
   }
@@ -397,7 +397,7 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
     return end_by_wait(alone, *work);
   }
   if (c.span) end_span(c.span, work.get());
-  if (!work) {  // the backend made the stream wait already and gives no Work
+  if (!work) {  // the backend has made the stream wait already and returns no Work
     if (!f.timed) f.finish();
     return;
   }
@@ -410,7 +410,7 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
     c10::intrusive_ptr<c10::ivalue::Future> future;
     try {
       future = work->getFuture();
-    } catch (const std::exception&) {  // it has none: the Work's end or wait reports
+    } catch (const std::exception&) {  // no future: the Work's end or wait reports
     }
     if (future && future->completed() && !future->hasError()) {
       f.done(r.t1, kCompleted);
@@ -432,8 +432,8 @@ void record_refusal(Follow& f) {
   if (f.state.level.load() > 1) f.state.ring.write(f.r);
 }
 
-// Issue an op exactly once whatever the hook does, with the exceptions that it has without it. `look`
-// comes before, `call` issues, `work_of` finds the Work in the result.
+// Issue an op exactly once whatever the hook does, with unchanged exceptions. `look`
+// runs before, `call` issues, `work_of` finds the Work in the result.
 template <typename Look, typename Go, typename WorkOf>
 auto around(const Spec& spec, Look&& look, Go&& call, WorkOf&& work_of) {
   Issue c;
@@ -466,7 +466,7 @@ auto around(const Spec& spec, Look&& look, Go&& call, WorkOf&& work_of) {
   return result;
 }
 
-// The key of torch's own registry of such Works: empty tensors have no data, but a storage each.
+// Key of torch's own registry of such Works: empty tensors have no data, but a storage each.
 const void* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 void outputs(const at::Tensor& t, std::vector<const void*>& found) {
   if (t.has_storage()) found.push_back(storage_of(t));
@@ -521,7 +521,7 @@ class BoxedKernel final : public c10::OperatorKernel {
   const Spec& spec_;
 };
 torch::CppFunction boxed_kernel(const Spec& spec) {
-  // Kept for good: a kernel may run in one thread while another unregisters it.
+  // Never freed: a kernel may run in one thread while another unregisters it.
   static auto* const kept = new std::map<int, c10::BoxedKernel>;
   auto found = kept->find(spec.number);
   if (found == kept->end()) {
@@ -580,7 +580,7 @@ const std::map<std::string_view, torch::CppFunction (*)(const Spec&)> kTyped = {
     {"recv_", &Typed<5, WorkPtr(at::TensorList, GroupArg, int64_t, int64_t)>::function},
 };
 
-// _c10d_functional::wait_tensor: functional collectives and DTensor wait here.
+// Hook _c10d_functional::wait_tensor, in which functional collectives and DTensor wait.
 void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const auto rest = keys & kAfter;
   State* s = current.load(std::memory_order_acquire);
@@ -622,7 +622,7 @@ c10d::Work* work_of(PyObject* object) {
   return py::handle(object).cast<c10d::Work*>();
 }
 
-// Work.wait for Python. `original` is the method that was there.
+// Work.wait for Python. `original` is the replaced method.
 PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   std::shared_ptr<Follow> held;
   std::shared_ptr<Batch> ops;
@@ -645,7 +645,7 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
   const int64_t t0 = now_ns();
   PyObject* result = PyObject_Vectorcall(original, args, num, names);
   const int64_t t1 = now_ns();
-  if (f.any_source && result != nullptr) {  // its Work knows from whom, by rank in the group
+  if (f.any_source && result != nullptr) {  // its Work knows the sender, by rank in the group
     const auto from = static_cast<size_t>(work->sourceRank());
     if (from < f.open.group->ranks.size()) f.r.peer = f.open.group->ranks[from];
   }
@@ -685,8 +685,8 @@ void install() {
   registered_waits->impl("wait_tensor", torch::CppFunction::makeFromBoxedFunction<&wait_tensor>());
 }
 
-// Look for ended ops on a device. Returns all ops that ended while watch slow is on, and whether there
-// were device ops to look at.
+// Poll ops on a device. Returns all ops that ended while watch slow is on, and whether there
+// were device ops to poll.
 std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
   py::gil_scoped_release no_gil;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> open, still;
@@ -705,7 +705,7 @@ std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
       entry.first->finish();
     }
   }
-  open.clear();  // Works die here, on no lock of ours
+  open.clear();  // Works are destroyed here, without our lock
   std::lock_guard<std::mutex> guard(s.lock);
   s.polled.insert(s.polled.begin(), still.begin(), still.end());
   return {std::exchange(s.slow_ended, {}), looked};

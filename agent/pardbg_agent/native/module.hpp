@@ -1,11 +1,11 @@
-// What Python sees of the hot path. Included at the end of hotpath.cpp: one translation unit.
+// Python bindings of the hot path. Included at the end of hotpath.cpp: one translation unit.
 
 #pragma once
 
 namespace pardbg {
 namespace {
 
-struct Owner {  // of one Core's state; both live until the process ends
+struct Owner {  // owner of one Core's state; both live until the process ends
   Owner(py::buffer ring, uint64_t offset, uint64_t status, uint64_t newest, uint64_t now,
         uint64_t capacity, py::object python)
       : fallback(std::move(python)) {
@@ -14,7 +14,7 @@ struct Owner {  // of one Core's state; both live until the process ends
     state = new State(base + offset, capacity, 0, base + status, base + newest);
     status_now = base + now;
   }
-  // wire.STATUS_NOW, "<qIIhhiq": where the rank is.
+  // wire.STATUS_NOW, "<qIIhhiq": the rank's current state.
   void show(int64_t step, uint32_t phase, uint32_t action, int16_t stage, int16_t mb, int64_t t) {
     char block[32] = {};
     std::memcpy(block, &step, 8), std::memcpy(block + 8, &phase, 4);
@@ -24,15 +24,15 @@ struct Owner {  // of one Core's state; both live until the process ends
   }
   State* state;
   char* status_now;
-  int inside = 0;  // pipeline actions that run; like what follows, under the GIL
-  std::vector<std::tuple<int, int, int>> noted;  // (verb, stage, microbatch) that ran
+  int inside = 0;  // running pipeline actions; like the following, under the GIL
+  std::vector<std::tuple<int, int, int>> noted;  // finished (verb, stage, microbatch)
   uint32_t verbs[5] = {};  // name ids of pipeline.hpp's; 0: not defined yet
   py::buffer_info* kept;
-  py::object fallback;  // ring.Ring.record, for values that fit no record
-  py::object python_ended, python_now;  // and what the other two were
+  py::object fallback;  // ring.Ring.record, for values too large for a record
+  py::object python_ended, python_now;  // Python's original span_ended and now
 };
 
-// Read the whole numbers of a call. False: one is out of its bounds, so Python's function is called.
+// Read the integers of a call. False: one is out of bounds, so Python's function is called.
 template <int Num>
 bool read_numbers(PyObject* const* args, Py_ssize_t num, const int64_t (&low)[Num],
            const int64_t (&high)[Num], int64_t (&v)[Num]) {
@@ -46,7 +46,7 @@ bool read_numbers(PyObject* const* args, Py_ssize_t num, const int64_t (&low)[Nu
   return true;
 }
 
-// ring.Ring.record, called as that one. What does not fit goes to Python's, which makes it fit.
+// ring.Ring.record, with the same arguments. Values too large go to Python's, which clamps them.
 PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num) {
   Owner& owner = *static_cast<Owner*>(PyCapsule_GetPointer(self, nullptr));
   static const int64_t low[] = {0, 0, 0, 0, INT64_MIN, INT64_MIN, 0, 0, 0, -32768, -32768, -32768,
@@ -146,7 +146,7 @@ PyObject* quick(PyObject* self, PyObject* const* args, Py_ssize_t num, PyObject*
 PyMethodDef quick_def = {"quick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&quick)),
                          METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-// Return the function that replaces `python`, which is `original` with its hook, or a hook alone.
+// Return a function that replaces `python`, which is `original` with its hook, or a hook alone.
 py::object quick_of(py::object original, py::object python, char kind, char letter, bool send) {
   const py::capsule self(
       new Quick{original.release().ptr(), python.release().ptr(), kind, letter, send}, [](void* p) {
@@ -173,7 +173,7 @@ void bind_device(py::module_& m) {
       .def_readonly("error_ns", &Span::error_ns)
       .def_readwrite("issued_ns", &Span::issued_ns)
       .def_property_readonly("lead_ns", [](Span& s) { return s.begin_ns - s.issued_ns; });
-  // Without the GIL: the driver's lock may be another thread's for long.
+  // Without the GIL: another thread may hold the driver's lock for long.
   py::class_<c10::Event, std::shared_ptr<c10::Event>>(m, "Event", py::module_local())
       .def(py::init([](c10::Device device) {
         return std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);
@@ -253,7 +253,7 @@ PYBIND11_MODULE(_hotpath, m) {
   m.def("forked", [] {
     if (State* s = current.exchange(nullptr)) s->gone = true;
     agent_off = thread_known = false;
-    for (Slot& slot : slots)  // of threads that stayed behind
+    for (Slot& slot : slots)  // slots of threads that the child does not have
       if (&slot != own_slot.slot) slot.thread = 0;
     run = Run{}, attached = Attached{}, units().known.clear();
   });
@@ -294,8 +294,8 @@ PYBIND11_MODULE(_hotpath, m) {
       });
   py::class_<Owner>(m, "Table", py::dynamic_attr())
       .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, py::object>())
-      // Take over this Core's ops and the ring's indices. Python's writer is switched over in one
-      // go: it may be writing in other threads.
+      // Take over this Core's ops and the ring's indices. Python's writer is switched over
+      // at once: it may be writing in other threads.
       .def("adopt", [](Owner& o, py::object ring) {
         py::cast(&o).inc_ref();  // `record` may be called as long as the process lives
         auto take = py::cpp_function([s = o.state] { return s->ring.take(); });
@@ -324,7 +324,7 @@ PYBIND11_MODULE(_hotpath, m) {
         units().forget();
         attach(o, std::move(core), std::move(context), std::move(loop), budget);
       })
-      .def("time_on", [](Owner& o, Device* device) {  // None: no ops on a device are timed any more
+      .def("time_on", [](Owner& o, Device* device) {  // None: stop timing ops on a device
         if (device != nullptr) device->write_to(*o.state);
         o.state->device = device;
       })
@@ -341,7 +341,7 @@ PYBIND11_MODULE(_hotpath, m) {
         const State& s = *o.state;
         return py::make_tuple(calls * kOpNs + s.own_ns.load(), calls + s.own_calls.load());
       })
-      .def("place", [](Owner& o, int64_t t0) -> py::object {  // where the op of then was issued
+      .def("place", [](Owner& o, int64_t t0) -> py::object {  // call site of the op issued at t0
         const Places::Place at = o.state->places.find(t0);
         if (at.code == nullptr) return py::none();
         return py::make_tuple(py::handle(at.code->co_filename),
@@ -410,7 +410,7 @@ PYBIND11_MODULE(_hotpath, m) {
         py::list ops, groups, edges;
         std::vector<std::pair<std::string, int64_t>> numbers;
         std::vector<Edge> ends;
-        o.state->table.look([&](auto& g, auto& e) {  // no Python on the lock
+        o.state->table.look([&](auto& g, auto& e) {  // no Python with the lock held
           for (const auto& item : g)
             if (item.second->issued >= 0) numbers.emplace_back(item.first, item.second->issued);
           ends.assign(e.begin(), e.end());

@@ -1,8 +1,8 @@
-// A training step that is like the one before it, seen without Python: the forward of a wrapped
+// Fast path for a training step like the one before it, without Python: the forward of a wrapped
 // model, backward, the optimizer's step and the training step's end.
 //
-// The state is held.hpp's, so a call may go either way; which way is decided before anything is
-// changed. Python sees what is out of the ordinary: a gate, a watch, a second optimizer, a step in
+// The state is held.hpp's, so a call may take either path; the choice is made before anything is
+// changed. Python handles special cases: a gate, a watch, a second optimizer, a step in
 // which something is counted. Included by module.hpp; all of it runs with the GIL.
 
 #pragma once
@@ -16,11 +16,11 @@ constexpr uint8_t kStep = 5, kPhase = 6, kLaneStep = 0, kLanePhase = 1;
 constexpr uint16_t kInferred = 1024;
 constexpr int64_t kMinInferredNs = 1'000;  // step_phases._MIN_INFERRED_NS
 
-struct Attached {  // the Core whose steps are seen here
+struct Attached {  // the Core whose steps are handled here
   Owner* owner = nullptr;
   PyObject *core = nullptr, *context = nullptr;
   LoopState* loop = nullptr;        // the context's
-  PyObject* optimizer = nullptr;    // weak reference to the one whose step() ends each step, or none
+  PyObject* optimizer = nullptr;    // weak reference to the optimizer that ends each step, or none
   int64_t step = 0, end_ns = 0;     // Python ends this step, and the first one that ends at this time
   double budget = 0;
   uint32_t forward_id = 0, backward_id = 0, optimizer_id = 0;  // names; 0: not defined yet
@@ -67,7 +67,7 @@ void attach(Owner& o, py::object core, py::object context, py::object loop, doub
   attached.budget = budget;
 }
 
-// End the steps of `optimizer` (a weak reference; None: of none) here, up to Python's next look.
+// End the steps of `optimizer` (a weak reference; None: of none) here, until Python is due again.
 void set_native_until(Owner& o, py::object optimizer, int64_t step, int64_t end_ns) {
   if (attached.owner != &o) return;
   PyObject* ref = optimizer.is_none() ? nullptr : optimizer.release().ptr();
@@ -80,7 +80,7 @@ uint32_t id_of(uint32_t& id, const char* text) {
   return id;
 }
 
-// The State if C++ may see this step, as far as the Core says.
+// The State if C++ may handle this step, as far as the Core tells.
 State* active_state() {
   State* s = on();
   if (s == nullptr || callbacks == nullptr || attached.owner == nullptr ||
@@ -115,7 +115,7 @@ void begin_phase(LoopState& loop, const State& s, uint32_t phase, int64_t t0) {
   attached.owner->show(s.step, phase, 0, -1, -1, t0);
   if (Device* device = s.device.load()) device->begin_phase(t0);
 }
-// End what runs on the device; gives the flag of the launch's record.
+// End the span on the device; return the flag for the launch's record.
 uint16_t end_timed(const SpanPtr& span, const Record& r) {
   return span && span->device.end_as(span, r) ? kTimed : 0;
 }
@@ -225,7 +225,7 @@ PyObject* optimizer_begins(const Quick& q, PyObject* const* args, Py_ssize_t num
 struct StepEnd {  // Core.step_end's figures
   int64_t t0, cost, calls, spent, spent_calls;
 };
-// Read them. False: Python ends this step.
+// Read the figures. False: Python ends this step.
 bool read_step_end(State& s, int64_t t1, StepEnd& end) {
   PyObject* c = attached.core;
   if (s.level.load() < 2 || s.sums.some() || get(c, words().explicit_steps).ptr() != Py_False ||

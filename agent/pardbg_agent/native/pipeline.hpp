@@ -1,5 +1,5 @@
-// The methods of torch.distributed.pipelining's stages, seen without Python in a schedule's run while
-// no gate is closed, no watch looks at actions, and no activations are counted. Else their hooks in
+// Methods of torch.distributed.pipelining's stages, recorded without Python in a schedule's run while
+// no gate is closed, no watch checks actions, and no activations are counted. Else their hooks in
 // Python (hooks/training/pipeline) write the same records. Included by module.hpp; all of it runs
 // with the GIL.
 
@@ -25,11 +25,11 @@ struct Stage {
   bool last, has_backward;
 };
 
-struct Run {  // of this thread: a schedule's step
+struct Run {  // a schedule's step on this thread
   Owner* owner = nullptr;
   PyObject* core = nullptr;  // watched_rank.Core
   int depth = 0;
-  std::vector<Stage> stages;  // met in this run
+  std::vector<Stage> stages;  // stages of this run
   const PyObject* pending = nullptr;  // the stage of a forward whose loss is still to be computed
   Record forward{};                   // its record,
   SpanPtr on_device;                  // and its span on a device
@@ -76,7 +76,7 @@ int64_t number_within(PyObject* number, int64_t high) {
 int64_t number(PyObject* of, PyObject* word, int64_t high = INT16_MAX) {
   return number_within(get(of, word).ptr(), high);
 }
-// Read once a run: attributes looked up anew cost ten times as much where the caches are cold.
+// Read attributes once a run: looked up anew they cost ten times as much where the caches are cold.
 Stage stage_of(PyObject* object) {
   for (const Stage& known : run.stages)
     if (known.object == object) return known;
@@ -88,7 +88,7 @@ Stage stage_of(PyObject* object) {
   return s;
 }
 
-// Count and drop what goes wrong in the hook; the program's own exception is kept.
+// Count and drop errors of the hook; the program's own exception is kept.
 template <typename F>
 bool guarded(State& s, F&& f) {
   py::error_scope programs;
@@ -111,7 +111,7 @@ bool quiet(const State* s) {
          !s->closed.load() && !s->slow.load();
 }
 
-// Write a forward; with `t1` its loss is computed.
+// Write the pending forward; with `t1` its loss is computed.
 void flush(int64_t t1 = 0) {
   if (std::exchange(run.pending, nullptr) == nullptr) return;
   if (t1 != 0) run.forward.t1 = t1;
@@ -156,7 +156,7 @@ Act act_of(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* name
   return a;
 }
 
-// Give Python the actions that ran since it last asked: pipeline_actions.Actions keeps them.
+// Return to Python the actions that ran since the last call: pipeline_actions.Actions keeps them.
 void pull(Owner& o, py::dict counts, py::list done) {
   for (const auto& [verb, stage, mb] : std::exchange(o.noted, {})) {
     const py::tuple key = py::make_tuple(kVerbs[verb], stage);
@@ -201,7 +201,7 @@ PyObject* act(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* n
   return result;
 }
 
-// _maybe_compute_loss(stage, ...): the last stage's forward ends with it.
+// Hook _maybe_compute_loss(stage, ...): the last stage's forward ends with it.
 PyObject* loss(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   State* s = on();
   bool last = true;
@@ -215,7 +215,7 @@ PyObject* loss(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* 
   return PyObject_Vectorcall(last ? q.python : q.original, args, num, names);
 }
 
-// get_fwd_recv_ops(mb) and its like: label the ops by stage and microbatch for their issue.
+// Hook get_fwd_recv_ops(mb) and its like: label the ops by stage and microbatch for their issue.
 PyObject* messages(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   State* s = on();
   if (s == nullptr || num != 2 || names != nullptr)

@@ -35,7 +35,7 @@ struct Frame {
 #define PARDBG_FRAMES 1
 #endif
 
-// pardbg_agent.tables.code_files: parts of paths of programs and of libraries, which Python gives.
+// pardbg_agent.tables.code_files: path parts of programs and of libraries, set by Python.
 struct CodeFiles {
   std::vector<std::string> programs, libraries;
 };
@@ -55,7 +55,7 @@ inline bool is_program(std::string_view file) {
 // Whether code is the program's own. Known code is kept alive, so that its address identifies it.
 class Codes {
  public:
-  struct Recent {  // of one thread: what it looks up needs no lock
+  struct Recent {  // per thread: its look-ups need no lock
     const PyCodeObject* code = nullptr;
     bool users = false;
   };
@@ -71,7 +71,7 @@ class Codes {
   }
 
  private:
-  static constexpr size_t kMost = 4096;  // later ones count as a library's
+  static constexpr size_t kMost = 4096;  // later ones count as library code
 
   bool look_up(PyCodeObject* code) {
     {
@@ -98,7 +98,7 @@ class Codes {
 
 #endif
 
-// The last asynchronous ops, by when they were issued.
+// Call sites of the last asynchronous ops, by time of issue.
 class Places {
  public:
   struct Place {

@@ -1,4 +1,4 @@
-// Is what an op sends finite, and not zero throughout? hooks/watch/probes.look, for ordinary tensors.
+// Whether an op's input is finite, and not all zeros: hooks/watch/probes.look, for ordinary tensors.
 
 #pragma once
 
@@ -14,7 +14,7 @@ constexpr double kShare = 0.0005;                              // probes.SHARE
 constexpr int64_t kSampled = 16;                               // probes.SAMPLED
 constexpr uint32_t kEvery = 10;                                // probes.EVERY
 
-// All exponent bits set: NaN or infinity. All bits but the sign's clear: 0.
+// Bits of NaN or infinity: all exponent bits set. Bits of 0: all but the sign's clear.
 template <typename T>
 bool all_usual(const void* data, int64_t n, T exponent, bool zeros) {
   const T* values = static_cast<const T*>(data);
@@ -33,10 +33,10 @@ bool usual_here(const void* data, int64_t n, T exponent, bool zeros, int64_t eve
   return bad == 0 && any != 0;
 }
 
-// False: look closer, in Python. `any`: of any size. Of what is `gathered` only small tensors are read whole, which
-// takes a microsecond: the time is for ops whose values are never meant to be infinite. What takes more than its share of the time since `since` is
-// looked at here and there: what is wrong in all of a tensor is seen at the first op. What is summed may not be `zeros`
-// throughout.
+// Whether an input needs no closer look, in Python. `any`: of any size. Of `gathered` inputs only small
+// tensors are read whole, which takes a microsecond: the time is for ops whose values are never meant to be infinite.
+// Inputs beyond their share of the time since `since` are sampled: a tensor that is wrong throughout is found at
+// the first op. Inputs of sums must not be `zeros` throughout.
 inline bool usual(const at::Tensor& t, int64_t bytes, bool any, bool gathered, bool zeros, std::atomic<int64_t>& spent,
                   int64_t since) {
   if (bytes < kLeastBytes && bytes > kFewBytes && !any) return true;

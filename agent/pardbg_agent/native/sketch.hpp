@@ -1,4 +1,4 @@
-// Sketches of tensors on the host, as hooks/watch/tensor_sketch and row_sketch make them, in one pass
+// Sketches of tensors on the host, as in hooks/watch/tensor_sketch and row_sketch, in one pass
 // and without maps of buckets.
 
 #pragma once
@@ -27,13 +27,13 @@ struct Sketched {
   int64_t bad = 0;  // not finite
 };
 
-// Bucket, and in the highest bit that the sign is negative.
+// Return a bucket; its highest bit is set for a negative sign.
 inline uint16_t code_of(int64_t index) {
   const uint64_t hash = sketch_hash(index);
   return static_cast<uint16_t>(bucket_of(hash) | (~hash >> 50 & 1) << 15);
 }
 constexpr int64_t kCodes = 1 << 20;  // 2 MiB
-inline const uint16_t* codes() {     // of the first indices: to look one up takes a third of the time
+inline const uint16_t* codes() {     // of the first indices: a look-up takes a third of the time
   static const auto known = [] {
     std::vector<uint16_t> made(kCodes);
     for (int64_t index = 0; index < kCodes; index++) made[index] = code_of(index);
@@ -42,7 +42,7 @@ inline const uint16_t* codes() {     // of the first indices: to look one up tak
   return known.data();
 }
 
-// Return the largest magnitude as the bits of its type, of which NaN has more than infinity.
+// Return the largest magnitude as the bits of its type: NaN has larger bits than infinity.
 template <typename Float, typename Bits, typename T>
 Float largest(const T* values, int64_t n) {
   Bits top = 0;
@@ -68,7 +68,7 @@ void add_one(T element, uint16_t code, double* sums) {
   sums[code & (kSketch - 1)] += value;
 }
 
-// Add `n` elements, which follow each other from `index` of the whole on.
+// Add `n` consecutive elements, from `index` of the whole on.
 template <typename T>
 void add_run(const T* values, int64_t n, int64_t index, double* sums, Sketched& seen) {
   constexpr int64_t kBlock = 256;
@@ -95,7 +95,7 @@ void add_run(const T* values, int64_t n, int64_t index, double* sums, Sketched& 
   }
 }
 
-// Add a contiguous box of `size` at `offset` of a whole of `shape`; return what is behind it.
+// Add a contiguous box of `size` at `offset` of a whole of `shape`; return the pointer behind it.
 template <typename T>
 const T* add_box(const T* values, at::IntArrayRef size, const std::vector<int64_t>& shape,
                  const std::vector<int64_t>& offset, double* sums, Sketched& seen) {
@@ -141,7 +141,7 @@ inline std::pair<double, int64_t> sketch(const at::Tensor& part, std::vector<int
   return {seen.most, seen.bad};
 }
 
-// Add rows' own sketches to one of kSketch, each turned as the hash of its sample says.
+// Add rows' own sketches to one of kSketch, each rotated by the hash of its sample.
 inline void turn(const at::Tensor& own, const at::Tensor& hashes, const at::Tensor& to) {
   const double* rows = own.const_data_ptr<double>();
   const int64_t* hash = hashes.const_data_ptr<int64_t>();

@@ -1,4 +1,4 @@
-// What the hot path keeps of one Core, and how it follows an issued op to its completion.
+// State of the hot path for one Core, and the tracking of an issued op to its completion.
 //
 // Completion never takes the GIL: the future's callback and the Work's end run on the backend's
 // worker, some under the Work's own lock.
@@ -20,7 +20,7 @@ namespace pardbg {
 
 constexpr int64_t kShortNs = 2'000;  // works.SHORT_NS: a wait below found the op complete
 constexpr size_t kMaxTensors = 1024, kMaxPolled = 256, kMaxSlow = 4096, kMaxSignatures = 1 << 16;
-constexpr int64_t kOpNs = 700;  // what an op costs here, for the agent's own account
+constexpr int64_t kOpNs = 700;  // own cost of an op here, for the agent's account
 
 // Whether each thread is issuing an op or waiting for one: Python's stacks do not show it, as C++ has
 // no frames there. Each thread has its own slot, so that no lock is needed.
@@ -29,7 +29,7 @@ struct Slot {
   std::atomic<unsigned long> thread{0};  // threading.get_ident(); 0: free
   std::atomic<int> in{kNowhere};
 };
-constexpr size_t kMaxThreads = 256;  // later ones have no slot
+constexpr size_t kMaxThreads = 256;  // further threads have no slot
 inline Slot slots[kMaxThreads];
 
 struct OwnSlot {
@@ -50,7 +50,7 @@ struct OwnSlot {
 };
 inline thread_local OwnSlot own_slot;
 
-class InState {  // marks this thread as standing there while it lives
+class InState {  // marks this thread as issuing or waiting while the object lives
  public:
   explicit InState(Standing in) : slot_(own_slot.slot) {
     if (slot_ == nullptr) return;
@@ -70,7 +70,7 @@ class InState {  // marks this thread as standing there while it lives
 struct Key {  // equal for ops of one signature
   int op;
   const void* group;
-  int dtype, reduce;  // reduce: the operator; of a p2p op its label, F or B
+  int dtype, reduce;  // reduce: the operator; for a p2p op its label, F or B
   int64_t root, tag;
   bool operator==(const Key& o) const {
     return op == o.op && group == o.group && dtype == o.dtype && reduce == o.reduce &&
@@ -87,12 +87,12 @@ struct Hash {
 };
 struct Signature {
   Group* group;
-  Edge* edge;  // of a p2p op
+  Edge* edge;  // for p2p ops
   uint16_t group_id;
   uint32_t name_id;
   int16_t peer;
 };
-struct Label {  // of a message that a pipeline's stage prepared
+struct Label {  // label of a message that a pipeline's stage prepared
   char letter = 0;
   int16_t stage = -1, mb = -1;
 };
@@ -117,10 +117,10 @@ struct State {
   std::atomic<uint32_t> step{0};
   std::atomic<int> level{0};
   std::atomic<bool> closed{false}, slow{false}, probes{false}, gathers{false};
-  std::atomic<bool> quick{false};  // no pipeline action needs Python's look
+  std::atomic<bool> quick{false};  // no pipeline action needs Python
   std::atomic<int64_t> hook_calls{0}, probe_ns{0}, errors{0};
-  std::atomic<int64_t> own_ns{0}, own_calls{0};  // of what is not an op, as measured
-  std::atomic<bool> gone{false};  // a forked child's: the parent's, and nothing here counts
+  std::atomic<int64_t> own_ns{0}, own_calls{0};  // measured cost of all but ops
+  std::atomic<bool> gone{false};  // a forked child's copy of the parent's: nothing here counts
   std::atomic<Device*> device{nullptr};  // where ops are timed on a device; never freed
   const int64_t since_ns = now_ns();
 
@@ -128,7 +128,7 @@ struct State {
   std::unordered_map<Key, Signature, Hash> signatures;
   std::atomic<uint64_t> signatures_change{0};
 
-  std::mutex lock;  // of what follows
+  std::mutex lock;  // guards the following members
   std::vector<Prepared> labels;  // few at a time
   std::atomic<size_t> num_labels{0};
   std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by storage
@@ -136,7 +136,7 @@ struct State {
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> polled;
   std::deque<std::pair<Record, int64_t>> slow_ended;  // for watch slow: op and when it ended
 
-  // With the lock: the label of a message; letter 0: it has none.
+  // The label of a message, with the lock held; letter 0: it has none.
   Label label_of(const void* data, bool send, bool take = false) {
     for (Prepared& p : labels) {
       if (p.data != data || p.send != send) continue;
@@ -152,7 +152,7 @@ struct State {
     labels.push_back({data, send, label}), num_labels = labels.size();
   }
 
-  // Each thread keeps its latest ones at hand, good as long as none has changed.
+  // Each thread caches its latest ones, valid as long as none has changed.
   bool find(const Key& key, Signature& out) {
     struct Recent {
       const State* state = nullptr;
@@ -179,7 +179,7 @@ struct State {
     signatures[key] = known, signatures_change += 1;
   }
 
-  // A ProcessGroup is gone: another may come to lie at its address.
+  // Forget a ProcessGroup that is gone: another may get its address.
   void forget(const void* group) {
     std::unique_lock<std::shared_mutex> guard(signatures_lock);
     std::erase_if(signatures, [&](const auto& item) { return item.first.group == group; });
@@ -191,24 +191,24 @@ struct State {
 struct Follow {
   explicit Follow(State& s) : state(s) { r.kind = kIssue, r.lane = kLaneComm; }
   Follow(const Follow&) = delete;
-  ~Follow() {  // its Work is gone. Nobody waited: when it ended is not known
+  ~Follow() {  // its Work is gone without a wait: its end time is not known
     if ((token || open.open) && !state.gone.load(std::memory_order_relaxed)) finish();
   }
 
   State& state;
   Record r{};
-  Open open;           // in the table, unless Python's is there,
-  uint64_t token = 0;  // which has a number
-  bool host_waits = true;  // Work.wait returns when the op is complete, not when a stream was told
+  Open open;           // in the table, unless it is in Python's,
+  uint64_t token = 0;  // which knows it by this number
+  bool host_waits = true;  // Work.wait returns at the op's completion, not when a stream waits for it
   bool any_source = false;
   bool timed = false;  // its end comes from the device's events
   std::atomic<bool> has_reporter{false};  // a future or a poll reports its end, not its Work
   std::atomic<bool> waited_for{false};
-  std::function<void()> before;  // what the Work had to call at its end: the profiler's
+  std::function<void()> before;  // callback that the Work had for its end: the profiler's
 
   bool finish() { return token ? state.table.completed(token) : state.table.completed(open); }
 
-  // The op is complete; the first one to see it writes the record. `begin`: on a device, if known.
+  // Note the op's completion; the first caller writes the record. `begin`: on a device, if known.
   void done(int64_t t1, uint16_t source, int64_t begin = 0) {
     if (!finish()) return;
     if (state.slow.load(std::memory_order_relaxed)) {
@@ -228,7 +228,7 @@ struct Follow {
     }
   }
 
-  // The host waited for the op. Once: further waits find it complete.
+  // Note the host's wait for the op. Once: further waits find it complete.
   void waited(int64_t t0, int64_t t1, bool failed) {
     if (waited_for.exchange(true)) return;
     if (state.level.load(std::memory_order_relaxed) > 1 && (t1 - t0 >= kShortNs || failed)) {
@@ -242,9 +242,9 @@ struct Follow {
   }
 };
 
-// What c10d::Work keeps for itself and subclasses: a function that it calls at its end (torch's
+// Members that c10d::Work has for itself and subclasses: a function that it calls at its end (torch's
 // profiler uses it too), and the lock for it. As part of that function our Follow lives exactly as
-// long as somebody may wait for the op, and is found from the Work, at the price of no table.
+// long as the op may be waited for, and is found from the Work without a table.
 struct Inside : c10d::Work {
   static std::mutex& lock(c10d::Work& work) { return work.*(&Inside::mutex_); }
   static bool& completed(c10d::Work& work) { return work.*(&Inside::completed_); }
@@ -255,7 +255,7 @@ struct Inside : c10d::Work {
 
 struct Tied {
   std::shared_ptr<Follow> follow;
-  void operator()() const {  // the Work ends, on its own lock: nothing here may wait for anybody
+  void operator()() const {  // the Work ends, its lock held: nothing here may wait
     Follow& f = *follow;
     if (f.before) f.before();
     // A message ends in its wait (any thread's); others on the backend's worker.
@@ -264,7 +264,7 @@ struct Tied {
   }
 };
 
-// Never waits for the Work's lock: whoever has it is at the Work's end. False: it has ended.
+// Attach to a Work; never waits for its lock, held at the Work's end. False: it has ended.
 inline bool follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
   if (!guard || Inside::completed(work)) {
@@ -277,7 +277,7 @@ inline bool follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow)
   return true;
 }
 
-// To be kept while the Work is waited for: its own end lets go.
+// To be kept while the Work is waited for: the Work's end drops its own reference.
 template <typename One, typename Other>
 std::pair<decltype(One::follow), decltype(Other::follow)> followed_by(c10d::Work& work) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);

@@ -1,6 +1,6 @@
-// What the hot path writes: the record ring, the op table and the status block of the rank.
+// Data that the hot path writes: the record ring, the op table and the rank's status block.
 //
-// The same facts as pardbg_agent/ring.py and op_table.py hold, kept where both C++ (without the
+// The same facts as in pardbg_agent/ring.py and op_table.py, kept where both C++ (without the
 // GIL) and Python can number and record ops. Layouts are pardbg_agent/wire.py's; a test compares.
 
 #pragma once
@@ -47,7 +47,7 @@ inline int64_t now_ns() {  // time.monotonic_ns
   return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
 }
 
-// The writing side of ring.Ring. Python's writer takes its indices here too.
+// Writing side of ring.Ring. Python's writer takes its indices here too.
 class Ring {
  public:
   Ring(char* data, uint64_t capacity, uint64_t next)
@@ -61,7 +61,7 @@ class Ring {
     const uint64_t i = take();
     char* slot = data_ + ((i & mask_) << 6);
     auto* mark = reinterpret_cast<std::atomic<uint64_t>*>(slot + offsetof(Record, mark));
-    mark->store(0, std::memory_order_relaxed);  // in the making: no valid mark
+    mark->store(0, std::memory_order_relaxed);  // unfinished: no valid mark
     std::atomic_thread_fence(std::memory_order_release);
     std::memcpy(slot, &r, offsetof(Record, mark));
     mark->store(i + 1, std::memory_order_release);  // last: the commit
@@ -75,7 +75,7 @@ class Ring {
 
 struct Group {
   std::string key;
-  bool calls;  // no process group: numbers of calls that may block
+  bool calls;  // not a process group: numbers calls that may block
   std::atomic<uint32_t> next[2] = {0, 0};  // number of the next collective, p2p op
   int64_t issued = -1;  // collectives issued; -1: none yet. Under the table's lock
   std::vector<int16_t> ranks;  // global ranks by group rank; once known
@@ -124,8 +124,8 @@ class Table {
     return edge_of(group, peer, tag, send);
   }
 
-  // An op goes to the backend now. `edge` of a p2p op; `order` >= 0 where it is known already. The
-  // op is the caller's, and stays where it is until `completed`.
+  // Note an op's issue to the backend. `edge` of a p2p op; `order` >= 0 if it is known already. The
+  // op is the caller's, and must not move until `completed`.
   uint64_t issued(Open& op, Edge* edge) {
     std::lock_guard<std::mutex> lock(lock_);
     op.order = count(op.group, op.seq, edge, op.order);
@@ -137,7 +137,7 @@ class Table {
     return ++newest_;
   }
 
-  // The same for an op that Python numbers: it is ours, and known by its token.
+  // Note the issue of an op that Python numbers: this table owns it, and a token identifies it.
   uint64_t issued_by_python(const Open& op, const std::string& name, Edge* edge) {
     auto kept = std::make_unique<Open>(op);
     {
@@ -150,13 +150,13 @@ class Table {
     return token;
   }
 
-  // An op is only counted: numbers must stay the other ranks'.
+  // Only count an op: numbers must equal the other ranks'.
   int64_t passed(Group* group, uint32_t seq, Edge* edge, int64_t order) {
     std::lock_guard<std::mutex> lock(lock_);
     return count(group, seq, edge, order);
   }
 
-  // False: it already was.
+  // Note an op's completion. False: it was complete already.
   bool completed(Open& op) {
     std::lock_guard<std::mutex> lock(lock_);
     return close(op);
@@ -219,7 +219,7 @@ class Table {
     return order;
   }
 
-  void show() {  // the oldest open op
+  void show() {  // show the oldest open op
     static const Open nothing{nullptr, kNoGroup};
     show(oldest_open_ == nullptr ? nothing : *oldest_open_, status_);
   }
