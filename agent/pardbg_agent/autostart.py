@@ -33,7 +33,7 @@ def start() -> None:
     """Watch for ``import torch``. Does nothing without PARDBG, or a second time."""
     if not (_hooked or _late.waits_for("torch")) and os.environ.get("PARDBG"):
         if os.environ.get("PARDBG_LINES") and not getattr(sys.stdout, "write_through", True):
-            # Who asked for no buffer (-u, as torchrun does) is to lose no dot at an os._exit.
+            # Not with -u, as torchrun sets it: a partial line must survive an os._exit then.
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         if os.getpid() != active.LAST_IN:
             active.LAST_IN = os.getpid()
@@ -92,7 +92,7 @@ def _report() -> None:
             if claims():
                 calls.start_up(core.ensure())
         except Refused:
-            pass  # said, and again nothing where a group is formed
+            pass  # reported once; a group formed later reports nothing more
     except Exception as error:  # noqa: BLE001 - the training goes on without us
         _complain(f"not seen before its group: {type(error).__name__}: {error}")
 
@@ -157,7 +157,7 @@ def _complain(text: str) -> None:
 # -- a rank from its first moment: where the environment says RANK and WORLD_SIZE, the agent reports
 # before torch is imported, so that a rank which never comes to its group is known, too. The
 # environment is inherited by DataLoader workers, compilers and tools, and launchers on clusters may
-# have it. What is taken for a rank by mistake costs a line and no more: it forms no group.
+# have it. A process taken for a rank by mistake costs a line and no more: it forms no group.
 
 PROGRAMS: Final = ("torchrun", "accelerate", "deepspeed", "pip", "pardbg")
 MODULES: Final = (

@@ -154,7 +154,7 @@ def _records_for_us(folder: str) -> int:
 
 def _make_sender(core: Core) -> None:
     # Imported here, in the caller's thread: a fork while another thread imports zmq would leave
-    # the child with a module lock that nobody ever releases.
+    # the child with a module lock that is never released.
     from pardbg_agent.sender.agent_thread import Sender
 
     core.sender = Sender(core)

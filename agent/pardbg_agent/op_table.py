@@ -125,7 +125,7 @@ class OpTable:
             else:
                 self._status(name_id, seq, group_id, peer, flags, t0, 1, a, b)
         except BaseException:
-            del pending[token]  # nobody will have the token
+            del pending[token]  # its token is lost
             raise
         return token
 

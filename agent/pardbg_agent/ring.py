@@ -238,7 +238,7 @@ class RingReader:
             count = self._committed(start, min(limit, self._capacity - start))
             if count:
                 raw = bytes(self._data[start * 64 : (start + count) * 64])
-                # Copied, then looked at again: what is still marked was not overwritten before.
+                # Copied, then checked again: records that are still marked were not overwritten.
                 if self._same(start, count):
                     first = self.next
                     self._before = first, self._newest

@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     """Run the hub or relay; return 0 after the run, 2 for a run that cannot be served."""
     parser = argparse.ArgumentParser(prog="pardbg hub")
     parser.add_argument("run_dir", type=Path)
-    # Descriptors: the job's output, to read when the launcher is gone; where the owner is told
-    # of signals that came to us.
+    # Descriptors: the job's output, to read when the launcher is gone; the pipe by which
+    # received signals are reported to the owner.
     parser.add_argument("--sources", type=int, nargs=2, default=[])
     parser.add_argument("--heard", type=int, default=-1)
     words = parser.parse_args(argv)

@@ -104,7 +104,7 @@ class Definitions:
                 fields = decode_map(payload)
                 kind = str(fields.get("k"))
                 if kind == DefKind.VALUES:
-                    continue  # none of them is kept
+                    continue  # not kept
                 newest[kind, _which(kind, fields, payload)] = payload
         own = proc.encode("ascii")
         have = {payload for key, payload in self._kept.values() if key[1:] == own}
@@ -151,7 +151,7 @@ class Definitions:
                 self.left_out += 1
                 return False
             self.forget(older_half(self._ended))
-            size = len(payload) + OVERHEAD  # at most: the one that it replaces may be gone, too
+            size = len(payload) + OVERHEAD  # at most: the replaced definition may be gone, too
         self._bytes += size
         self._kept[(key, kind, which)] = (key, payload)
         return True
@@ -193,7 +193,7 @@ class Definitions:
             del known.groups[next(iter(known.groups))]
         while len(self.groups) >= MAX_GROUPS and key not in self.groups:
             self._forget_group(next(iter(self.groups)))
-        if "place" not in fields:  # else whoever uses it is in it
+        if "place" not in fields:  # else its members are the ranks that use it
             self.groups[key] = ranks
         if isinstance(fields.get("timeout_ns"), int):
             self.timeouts[key] = fields["timeout_ns"]

@@ -167,7 +167,7 @@ class LiveSource:
             return False
         if message.refusal is not None:
             self.notice = refusal_text(message.refusal)
-            self._kept = []  # the history, once it comes, has it
+            self._kept = []  # they are in the history, once it comes
             return False
         if not isinstance(message.answer, commands.Joined):
             return False
@@ -346,7 +346,7 @@ class HubControl:
             self._pipe.clear()
             going = self._send_all(socket)
             self._receive_all(socket)
-            # Also where it holds nothing: a rank at its exception is held while somebody is there.
+            # Also without held ranks: a rank at its exception is held while a viewer is there.
             if time.monotonic() - renewed >= RENEW_S and not self._script:
                 renewed = time.monotonic()
                 with contextlib.suppress(zmq.Again):

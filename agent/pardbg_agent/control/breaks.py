@@ -162,7 +162,7 @@ def breaks_of(asked: Sequence[BreakAt]) -> Breaks:
 
 
 def _break(asked: BreakAt) -> Break:
-    matches = compile_tree(asked.tree)  # first: what it takes is well-formed
+    matches = compile_tree(asked.tree)  # first: _names needs a well-formed tree
     ignore, names = max(0, asked.ignore), _names(asked.tree)
     return Break(
         asked.number, asked.gates, tuple(sorted(_equalities(asked.tree), key=_telling)),

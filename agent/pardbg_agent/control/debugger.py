@@ -85,7 +85,7 @@ class Debugger(threading.Thread):
         """Wait for a client, and relay its messages to debugpy and back."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if self._before is not None:
-            self._before.join()  # its end takes what this one would set up
+            self._before.join()  # its end removes what this debugger would set up
             self._before = None
             self._mark(True)
         with contextlib.suppress(OSError, ValueError):

@@ -307,8 +307,8 @@ _KINDS: Final[dict[str, Callable[[Place, str], Evaluated]]] = {
 
 
 # -- for how long: the agent's thread looks at the clock and raises TimeIsUp in the thread that runs
-# what was asked, which takes it at its next bytecode. Code inside C (a sleep, a collective) cannot
-# be interrupted: there it comes when the call returns.
+# the evaluated code, which takes it at its next bytecode. Code in C (a sleep, a collective) cannot
+# be interrupted: TimeIsUp is raised there when the call returns.
 
 LIMIT_NS: Final = 5_000_000_000
 _BYTECODES: Final = 1000
@@ -336,7 +336,7 @@ class TimeLimit:
         this thread afterwards."""
         try:
             try:
-                with self._lock:  # inside: from here on it may come at any bytecode
+                with self._lock:  # inside: from here on TimeIsUp may be raised at any bytecode
                     self._ident, self._sent = threading.get_ident(), False
                     self._until_ns = clock.now_ns() + self.limit_ns
                 work()

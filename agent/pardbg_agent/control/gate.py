@@ -152,7 +152,7 @@ class GateControl:
         its fields; they are only called when the rank is held, or a breakpoint needs them. ``look``
         is a watch's check of the next event: it may call ``stop``."""
         if self._working == threading.get_ident() or self._is_led():
-            return 0  # what a person asked to run, or steps through, meets gates of its own
+            return 0  # code that a person evaluates, or steps through, passes all gates
         gate = int(gate)  # an enum's own & takes longer than all the rest here
         delayed = self._delay() if self._delay_ns else 0
         if look is not None:
@@ -324,7 +324,7 @@ class GateControl:
             onward = [holder for holder in self._in_order() if self._passes(holder.gate)]
             for holder in onward:
                 self._release(holder)
-            if n or onward:  # a mere hold must not hide a hit that nobody was told of yet
+            if n or onward:  # a mere hold must not hide an unreported hit
                 self._hit = None
             self._show()
             self._changed.notify_all()

@@ -177,7 +177,7 @@ class Posts:
     def create(cls, path: str, job: int, rank: int) -> Posts:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of an earlier process with this number
-        hidden = path + NEW  # nobody maps it before its header is there
+        hidden = path + NEW  # not mapped by others before its header is written
         fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, SIZE)
@@ -279,7 +279,7 @@ class Peer:
             else:
                 return None
             slot = self.buffer[at + way * SLOT : at + (way + 1) * SLOT]
-            # The key is looked at again in the copy: the slot may have been another's by then.
+            # The key is checked again in the copy: the slot may have been reused by then.
             if slot[-4:] == _crc(slot[:-4]) and _BODY.unpack_from(slot)[:2] == (what, which):
                 return slot
         return None

@@ -200,7 +200,7 @@ class Entering:
 
     def _hold(self) -> None:
         """Wait for the other ranks, the GIL released; then begin, or run on to the next step."""
-        self._due = False  # what comes next is a new step's end
+        self._due = False  # the next hold needs a new step's end
         if not self.is_under_way:
             return
         self._turn = 1 + max(self._turn, int((self._orders() or {}).get("turn", 0)))

@@ -304,7 +304,7 @@ def _hold(
     if c.run is None or not c.run.hold_exceptions or not isinstance(value, Exception):
         return
     if c.sender is None or not c.sender.alive:
-        return  # nobody could let it go
+        return  # without a sender the hold could not be ended
     where = "" if thread == "MainThread" else f" in thread {thread}"
     roots = () if root is None or root.implicit else (root, *root.others)
     causes = "; ".join(_cause(one, kept=False)["text"] for one in roots)
@@ -335,7 +335,7 @@ def _cause(root: Root, kept: bool) -> dict[str, Any]:
 
 
 def _root(value: BaseException, trace: TracebackType | None) -> Root | None:
-    with contextlib.suppress(Exception):  # it is told without
+    with contextlib.suppress(Exception):  # reported without a cause
         return root_of(value, trace)
     return None
 

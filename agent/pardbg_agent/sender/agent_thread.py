@@ -91,7 +91,7 @@ class Sender:
         """Send the records in the ring now; wait for it, bounded."""
         if self._thread.is_alive():
             self._flushed.clear()
-            self._flush_wanted = 2  # the turn under way may have looked at the ring before us
+            self._flush_wanted = 2  # the turn under way may have read the ring before
             self.wake()
             self._flushed.wait(timeout_s)
             self._flush_wanted = 0
@@ -111,7 +111,7 @@ class Sender:
     # -- inside the thread from here on
 
     def _run(self) -> None:
-        # Signals are the main thread's: one that lands here would not interrupt what it waits in.
+        # Signals are the main thread's: one that lands here would not interrupt its wait.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._link = link = Link(self._core, self._pipe)
@@ -130,7 +130,7 @@ class Sender:
                     self._core.guard.failed("sender", error)
             self._core.guard.call("sender end", self._end, link)
         finally:
-            self._core.gate.end()  # without this thread nobody could open it
+            self._core.gate.end()  # without this thread the gate could not be opened
             self._core.watch(NO_WATCHES)
             if self._blocked is not None:
                 self._blocked.close()
@@ -228,8 +228,8 @@ class Sender:
         before. True: everything is sent."""
         reader = self._reader
         if link.lost_ns:
-            # A new hub must be told from the old one before it gets anything: what the old one had
-            # not recorded comes first, or it is counted as lost, now and for good. Meanwhile the
+            # A new hub must be known from the old one before it gets anything: records that the old
+            # one lacks come first, or they are counted as lost, now and for good. Meanwhile the
             # ring keeps them.
             return False
         while True:

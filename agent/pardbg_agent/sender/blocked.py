@@ -87,7 +87,7 @@ class Blocked:
         now = now_ns()
         if self._fd < 0 or now < self._due_ns or self._core.level < 2:
             return
-        if "torch" not in sys.modules:  # a program without ops: nobody waits for it
+        if "torch" not in sys.modules:  # a program without ops: no rank waits for it
             return
         self._due_ns = now + EVERY_NS
         if made != self._seen[1]:

@@ -49,7 +49,7 @@ class Link:
         self._context = zmq.Context()
         self._data = self._socket(zmq.PUSH, run.keys)
         self._data.setsockopt(zmq.SNDHWM, DATA_HWM)
-        # Only queue to a hub that is there: what waits here is lost with it, the ring is not.
+        # Only queue to a connected hub: messages queued here are lost with it, the ring is not.
         self._data.setsockopt(zmq.IMMEDIATE, 1)
         self._ctrl = self._socket(zmq.DEALER, run.keys)
         self._ctrl.setsockopt(zmq.IDENTITY, wire.address(core.identity.proc))
@@ -63,7 +63,7 @@ class Link:
         self._data.connect(run.data)
         self._ctrl.connect(run.ctrl)
         # poll(2) on the sockets' descriptors is cheaper than zmq's own poller, but they are edge-
-        # triggered: whoever sleeps looks at EVENTS first.
+        # triggered: check EVENTS before each sleep.
         self._poll = select.poll()
         for fd in (self._ctrl.getsockopt(zmq.FD), self._events.getsockopt(zmq.FD), pipe.fd):
             self._poll.register(int(fd), select.POLLIN)

@@ -61,7 +61,7 @@ class Requests:
     def _run(self, asked: messages.Run) -> None:
         if self._is_new(asked.id):
             self._core.gate.run(asked.id)
-        self._control.begin()  # one more state says so
+        self._control.begin()  # one more State shows it
 
     def _is_new(self, number: int) -> bool:
         """Return whether to obey: the hub repeats a Permit or Run until a State follows it."""

@@ -19,7 +19,7 @@ class WakePipe:
     def wake(self) -> None:
         with self._lock:
             if self.fd >= 0:
-                with contextlib.suppress(OSError):  # full: whoever polls wakes up anyway
+                with contextlib.suppress(OSError):  # full: the polling thread wakes up anyway
                     os.write(self.write_fd, b"w")
 
     def clear(self) -> None:

@@ -120,7 +120,7 @@ def _place(state: State, row: tuple[str, ...]) -> int | None:
     if len(state.done) < len(row):
         return state.step * len(row) + len(state.done)
     # ``done`` stays until the next run begins; the step's number moves on in between. Where it may
-    # be either, say more than was done: then it is told to go too short, not too far.
+    # be either, assume more done: the rank is then let go too short, not too far.
     return (state.step + (not state.held & Gate.STEP)) * len(row)
 
 

@@ -83,7 +83,7 @@ class CommandRules:
         control = self._control
         everybody = {view.rank for view in control.views.values()} <= set(order.ranks)
         wanted = control.free & {view.proc for view in control.of_ranks(order.ranks)}
-        if wanted:  # it held some, now more or all
+        if wanted:  # some ranks are held, now more or all
             control.pinned.procs |= wanted
             if everybody:
                 control.pinned.clear()
@@ -140,7 +140,7 @@ class CommandRules:
     def _continue(self, order: Order, now: int) -> None:
         control = self._control
         if control.mode is Mode.RUNNING:
-            if order.verb is not Verb.UNTIL:  # that one is answered where it stops
+            if order.verb is not Verb.UNTIL:  # ``until`` is answered where it stops
                 self._outbox.answer(order, now)
             return
         self._moves.run_on(facts.RunsOn(), now, by=order.by)

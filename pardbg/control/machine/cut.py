@@ -103,7 +103,7 @@ def settle(
                 continue
             behind, lost = missing(view, op, views, groups)
             lost = [rank for rank in lost if rank in departed]
-            if lost:  # it never completes, so nobody is moved for it
+            if lost:  # it never completes, so no rank is moved for it
                 gone = gone or Stuck(view.rank, op, lost[0])
             else:
                 release.update(other.proc for other in behind if other.held)
@@ -187,7 +187,7 @@ def _partners(
     if op.peer is not None and op.peer >= 0:
         return [op.peer]
     members = groups.get(op.group)
-    if members is None:  # its definition is still on its way: whoever has used it is in it
+    if members is None:  # its definition is still on its way: ranks that used it are members
         members = tuple(
             v.rank for v in views.values() if v.state is not None and op.group in v.state.issued
         )

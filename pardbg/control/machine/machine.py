@@ -183,7 +183,7 @@ class _Parts:
             try:
                 table.restore(info)
             except (UserError, Refuse):
-                continue  # the hub says which are set
+                continue  # the hub reports the breakpoints that are set
 
     # -- agents
 
@@ -200,7 +200,7 @@ class _Parts:
             return
         view = control.views[given.proc] = View(given.proc, given.rank)
         control.departed.discard(given.rank)
-        # A hub before this one may have sent it others.
+        # A previous hub may have sent it others.
         if control.breakpoints or control.restored:
             self.outbox.send_breaks([view])
         if control.mode is Mode.RUNNING:
@@ -320,7 +320,7 @@ class _Parts:
             settling.watch_held(now)
         if control.mode is not Mode.RUNNING and now - control.renewed >= RENEW_NS:
             self.outbox.pass_lease_on(now)
-            self.outbox.event(None, now)  # what is left of the lease and of the timeouts
+            self.outbox.event(None, now)  # the time left of the lease and of the timeouts
         self.outbox.send_again(now)
         self.moves.miss_silent(now)
         self.commands.expire(now)

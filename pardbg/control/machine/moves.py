@@ -243,7 +243,7 @@ class Moves:
         known = control.breakpoints.get(number)
         if control.acted_on(view, state.held_since_ns):
             return
-        if known is None:  # deleted, or another rank's once, or told to a hub that is gone
+        if known is None:  # deleted, once at another rank, or set by a hub that is gone
             self.stray(facts.Stray(view.rank, number, state.next), view, now)
             return
         fact = facts.Hit(
@@ -409,7 +409,7 @@ class Settling:
         waits = next(iter(control.waiting().values()), None)
         fact = facts.Released(tuple(sorted(ranks)), waits, control.pinned.left_ns(now) or 0)
         procs, control.pinned.procs = control.pinned.procs, set()
-        if control.free or control.lease.holder == RUN:  # it alone was held: all ranks run on
+        if control.free or control.lease.holder == RUN:  # only this rank was held: all ranks run on
             self._moves.run_on(fact, now)
             return
         for proc in procs & control.views.keys():

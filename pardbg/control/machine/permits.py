@@ -76,7 +76,7 @@ def tick(pipeline: Sequence[State]) -> dict[str, Permit]:
         permit = permits.get(state.proc)
         found = parse(state.next)
         if permit is not None and found is not None and found.kind not in COMPUTE:
-            # It is an action's gate, but no action of the plan: it goes along, uncounted.
+            # It is an action's gate, but the action is not in the plan: it passes uncounted.
             permits[state.proc] = replace(permit, n=permit.n + 1)
     return permits
 

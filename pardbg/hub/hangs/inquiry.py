@@ -53,7 +53,7 @@ def tell(
             _send(config, json.dumps(about).encode())
         except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as why:
             files.add_notice(config.dir, f"--notify: {why}")
-            return  # nor would the others get through: they are told at the end
+            return  # the others would fail, too: they are notified at the end
 
 
 def _send(config: RunConfig, data: bytes) -> None:

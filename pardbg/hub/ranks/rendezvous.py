@@ -52,7 +52,7 @@ class Rendezvous:
                 if set(there) & known.keys():
                     self._found.put(Came(tuple(there)))
         except (StopIteration, KeyError, ValueError, OSError):
-            return  # nothing is known, and nothing is said
+            return  # unknown, and not reported
 
 
 def came(address: str, port: int, ranks: Sequence[int], timeout_s: float = TIMEOUT_S) -> list[int]:

@@ -13,7 +13,7 @@ import sys
 
 def argv(module: str, *args: str, isolated: bool = True) -> list[str]:
     """Return the command line that runs ``main`` of one of our modules in its own process."""
-    names = ("pardbg", "pardbg_agent", "msgpack")  # the last: where what we depend on lies
+    names = ("pardbg", "pardbg_agent", "msgpack")  # the last: the directory of our dependencies
     found = [os.path.abspath(str(importlib.import_module(name).__file__)) for name in names]
     roots = [os.path.dirname(os.path.dirname(file)) for file in found]
     options = ["-I"] if isolated else []

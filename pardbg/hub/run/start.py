@@ -185,7 +185,7 @@ def start_run(
         _wait_started(handle, behind)
     except (OSError, UserError) as error:
         behind.end(run)
-        with contextlib.suppress(OSError):  # what the hub began with
+        with contextlib.suppress(OSError):  # the beginning of the hub's recording
             os.truncate(session, 0)
         raise SetupError(str(error)) from None
     behind.started(alone=streams is None)
@@ -299,7 +299,7 @@ class CommandError(UserError):
 def _wait_started(handle: RunHandle, behind: _Behind) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
-        gone = behind.gone  # before we look: what there is now is all there will be
+        gone = behind.gone  # read first: once they are gone, nothing more is written
         end, launch = run_files.read_end(handle.run_dir), run_files.read_launch(handle.run_dir)
         if end is not None and end.error:
             raise SetupError(end.error)

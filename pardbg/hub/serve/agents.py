@@ -166,7 +166,7 @@ class Agents:
                 continue
             if proc not in self.ended:
                 self._salvage(proc, now)
-            else:  # the hub before this one took it all
+            else:  # taken by the previous hub
                 self._taken.append(proc)
         for node in list(self.nodes):
             for proc in list(node.gone):
@@ -244,7 +244,7 @@ class Agents:
             self._clocks[proc] = clock
             if clock.offset is not None:
                 self._define_clock(proc, clock.offset, now)
-        if facts.launches or facts.left:  # known from others, to a hub that came later
+        if facts.launches or facts.left:  # known from other processes, to a later hub
             self._launchers.add(proc)
         else:
             self._machine.take(machine.Joined(proc, self._rank(proc), now))
@@ -301,7 +301,7 @@ class Agents:
             self._collector.records(proc, head + raw, first, count)
         left = proc in self._byes or self._definitions.process(proc).leaving
         if code is not None:
-            left = code >= 0  # os._exit says no farewell and is no kill
+            left = code >= 0  # os._exit sends no Bye and is not a kill
         reason = "exit" if left else "killed"
         self._machine.take(machine.Departed(proc, now, Gone.GONE))
         reason = "alive" if outlives else reason
@@ -353,7 +353,7 @@ class Agents:
             return
         self._pinged_ns = now
         for proc, clock in self._clocks.items():
-            if proc not in self.ended and clock.due(now):  # the first of a node: then it is not due
+            if proc not in self.ended and clock.due(now):  # once per node: it is not due for the node's others then
                 self._ping += 1
                 clock.sent(self._ping, now)
                 self._router.send(proc, messages.Ping(self._ping, now))

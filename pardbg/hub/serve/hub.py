@@ -122,7 +122,7 @@ class Hub:
             if not self._router.busy and not self._hangs.busy():
                 break
             self._sockets.wait(20)
-            if self._sockets.subscribed():  # say the state at once: nothing is missed
+            if self._sockets.subscribed():  # send the state at once, so that the viewer misses nothing
                 self._state.news.force = True
             self._state.tick(time.monotonic_ns())
             self._router.receive()
@@ -212,7 +212,7 @@ class Hub:
         now = time.monotonic_ns()
         if self._collector.drain():
             self._heard_ns = now
-        if self._sockets.subscribed():  # say the state at once: nothing is missed
+        if self._sockets.subscribed():  # send the state at once, so that the viewer misses nothing
             self._state.news.force = True
         self._router.receive()
         now = time.monotonic_ns()
@@ -361,7 +361,7 @@ class Hub:
     def _look_into_hangs(self, now: int) -> None:
         stood_ns = 0 if self._machine.control.active else self._state.standstill.stood_ns
         if self._hangs.due(stood_ns, now):
-            self._collector.flush(None)  # what is looked at is the recording
+            self._collector.flush(None)  # the inquiry reads the recording
             self._hangs.start("hang", now)
         culprits, how = self._hangs.took(now), self.config.on_hang
         if culprits is not None and how.abort and self._hangs.stands:

@@ -66,7 +66,7 @@ class Router:
         self._socket, self._security = socket, security
         self._probed_ns = 0
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        # A restarted viewer or agent with its old identity takes the place of its old self.
+        # A restarted viewer or agent with its old identity replaces its former self.
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
 
     def receive(self, limit: int = 500) -> int:

@@ -147,7 +147,7 @@ def _rated(last: Anchor, anchor: Anchor) -> Anchor:
     ns = max(1.0, elapsed_ms * 1e6)
     drift = (anchor.host_ns - last.host_ns - ns) / ns
     error = (last.error_ns + anchor.error_ns + _step_ns(elapsed_ms)) / ns
-    if error > MAX_DRIFT:  # the brackets are too wide to tell it
+    if error > MAX_DRIFT:  # the brackets are too wide for a rate
         wide = anchor.error_ns + ns * MAX_DRIFT
         return Anchor(anchor.event, anchor.host_ns, wide)
     return Anchor(anchor.event, anchor.host_ns, anchor.error_ns, drift, error)

@@ -97,7 +97,7 @@ class _Records:
         try:
             with cuda_runtime.using(self.device):
                 left = self._read()
-        except _DeviceError:  # the program's next call says so, too
+        except _DeviceError:  # the program's next call reports it, too
             self._failed = True
             return False
         else:
@@ -245,7 +245,7 @@ class DeviceRecords(_Records):
         self._open.pop(op.token, None)
         if span.begin_ns and span.end_ns:
             self._write(_DEVICE, op, span, span.end_ns)
-        if self._c.level < 2:  # its sum is of the device's times
+        if self._c.level < 2:  # the sum is of device times
             op = op._replace(t0=span.begin_ns or op.t0)
         self._op_done(op, span.end_ns, span.by_wait)
 

@@ -124,7 +124,7 @@ def _backward(made: Actions, given: Given) -> What | None:
         return _of_node(made, "I" if splits else "B")
     planned = made.next_planned("B")
     if planned is None and int(getattr(given.get("self"), "num_model_chunks", 1)) > 1:
-        return None  # nothing says whose it is
+        return None  # its stage is not known
     return seam.backward(made, planned)
 
 

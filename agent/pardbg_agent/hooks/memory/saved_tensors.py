@@ -138,7 +138,7 @@ def _safe(c: _core.Core) -> bool:
     if not _autograd._saved_tensors_hooks_is_enabled():
         return False
     if _top() is not None:
-        return False  # the program's own (save_on_cpu): ours above them would put them out of use
+        return False  # the program's own (save_on_cpu): ours above them would disable them
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is not None and getattr(frames, "FRAME_COUNTER", False):
         return False  # hooks around compiled code would have it compiled again

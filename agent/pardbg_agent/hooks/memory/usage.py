@@ -169,7 +169,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
     flat = wrappers.Tally()
     parameters = flat.add(p for one in held for p in one.parameters)
     whole = sum(one.whole_bytes for one in held)
-    # Where a wrapper has the gradients, what its optimizer steps is a copy of its own.
+    # Where a wrapper has the gradients, its optimizer steps a copy of its own.
     copies = any(one.gradients is not None for one in held)
     known = x.part(wrappers.Wrappers)
     gradients = max(known.gradients_bytes, wrappers.Tally().add(

@@ -98,7 +98,7 @@ def make_kernel(spec: C10dOp, redispatch: Any) -> Any:
                 c.hook_calls += 1
             except Exception as error:  # noqa: BLE001 - the guard
                 lost(c, hook, error)
-                c.ops.completed(op.token)  # nothing else may say it
+                c.ops.completed(op.token)  # nothing else may report its end
             return result
         except BaseException as error:
             hide_own(error)

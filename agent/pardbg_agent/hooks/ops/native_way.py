@@ -215,7 +215,7 @@ def _tell(c: _core.Core) -> None:
 
 
 def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool, bool]:
-    x = c.context  # None: detached, and what is noted now is for the Core that comes next
+    x = c.context  # None: detached; facts noted now are for the next Core
     known = None if x is None else x.part(probes.Probes)
     probing = known is not None and known.on and known.told < probes.MAX_TOLD
     return (

@@ -227,7 +227,7 @@ def _gone(known: OpenWorks, ref: Any) -> None:
     if found is not None and found[1]:
         c = _core.CURRENT
         if c is not None:
-            c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
+            c.ops.completed(found[0].token)  # no wait: its end time is not known
 
 
 def install(patches: Patches, wait_of: Any = None) -> None:
@@ -275,7 +275,7 @@ def _method(original: Any, spec: C10dOp) -> Any:
                     elif op.flags & _ASYNC or not op.host_waits:
                         tie(c, op, work, has_future)
                     else:
-                        if state.sync_op is not None:  # its wait is one that we do not see
+                        if state.sync_op is not None:  # its wait is not hooked
                             c.ops.completed(state.sync_op.token)
                         state.sync_id, state.sync_op = id(work), op
                 except Exception as error:  # noqa: BLE001 - the guard
@@ -366,7 +366,7 @@ def _start_coalescing(original: Any) -> Any:
 
             wait_gate(c, GATE_OPS, "a batch of ops")
         result = original(self, *args, **kwargs)
-        if local().nest.coalescing:  # its body failed, so nobody ended it
+        if local().nest.coalescing:  # its body failed, so it was not ended
             _batch_ended(None, failed=True)
         local().nest.coalescing = 1
         return result

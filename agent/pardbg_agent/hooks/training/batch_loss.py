@@ -113,7 +113,7 @@ def _number(node: Any) -> float | None:
     """Return the plain number that an autograd node multiplies by, or None."""
     try:
         other: Any = getattr(node, "_saved_other", None)
-    except RuntimeError:  # a backward has freed it, and the next one will say so
+    except RuntimeError:  # a backward has freed it; the next one will raise
         return None
     if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
         return None

@@ -62,9 +62,9 @@ class Cycle:
         if optimizer is first:
             left_out = first in self._round and self._closer() not in self._round
             if not self._known or left_out or self._last is self._tail:
-                self._closer = self._last  # the one before it closed the round
+                self._closer = self._last  # the optimizer before it closed the round
             self._tail, self._known = self._last, True
-        elif optimizer is left:  # it only had not come for the first time until now
+        elif optimizer is left:  # it had only not stepped for the first time yet
             self._first = weakref.ref(optimizer)
         elif not self._known:
             self._closer = weakref.ref(optimizer)

@@ -74,7 +74,7 @@ def _may_time(verb: str, c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
 
 
 def _begun(verb: str, c: _core.Core, unit: Any, t1: int, failed: bool) -> None:
-    _computed("", c, unit)  # what failed before
+    _computed("", c, unit)  # a failed computation's span
     span = c.guard.call(HOOK, c.device.begin, t1) if c.device is not None else None
     if span is not None:
         context.of(c).fsdp_computes[unit] = verb, t1, span

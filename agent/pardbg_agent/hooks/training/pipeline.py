@@ -251,7 +251,7 @@ def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
     num_microbatches = int(schedule._n_microbatches)
     if not schedule._has_backward:
         return {}, "schedule"
-    # What the runtime really walks through, after lowering (it may merge I and W into B).
+    # The table that the runtime walks through, after lowering (it may merge I and W into B).
     table = getattr(schedule, "pipeline_order_with_comms", None)
     table = table or getattr(schedule, "pipeline_order", None)
     if not table and hasattr(schedule, "_get_pipeline_order"):

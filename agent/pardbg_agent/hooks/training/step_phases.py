@@ -92,7 +92,7 @@ def phase_begins(c: _core.Core, x: Context, name: str, t0: int) -> None:
     if not x.loop.begun:
         x.loop.begun = True
         if c.step == 0:
-            c.step_t0 = x.loop.anchor_ns = t0  # what came before was set-up, not a step
+            c.step_t0 = x.loop.anchor_ns = t0  # earlier time was set-up, not a step
     x.loop.phase = c.defs.name(name)
     c.status.now(c.step, x.loop.phase, 0, NONE, NONE, t0)
     if c.device is not None:
@@ -112,7 +112,7 @@ def phase_ends(
 
 def _before_data(c: _core.Core, *_: Any) -> int:
     t0 = now_ns()
-    local().nest.optimizer = None  # one whose step() raised never said that it ended
+    local().nest.optimizer = None  # an optimizer whose step() raised did not end it
     phase_begins(c, context.of(c), "data", t0)
     return t0
 
@@ -209,7 +209,7 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
         value, share = unscaled or (number_of(tensors), share_of(tensors))
         parts, known = x.part(BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
         if not known:
-            parts.clear()  # which losses are one step's is not known, and they would never end
+            parts.clear()  # losses of one step are not told apart, and would never end
         log_loss(c, parts.add(tensors, value, share, c.step, state.nest.optimizer))
         if c.step % probes.EVERY == 0 and known and parts.at_first:
             scale, ops = made_by(tensors)

@@ -208,7 +208,7 @@ class Activations:
             if sums is None:
                 sums = self._sums[what, of] = Sum(len(self._sums), dtype, shape)
             elif sums.shape != shape:
-                sums.shape = []  # samples of unlike sizes: no cut can be told from another
+                sums.shape = []  # samples of unequal sizes: cuts cannot be told apart
             sums.rows += len(rows)
             if what == "d_out" and len(sums.times) < MAX_CALLS:
                 sums.times.append(begun)

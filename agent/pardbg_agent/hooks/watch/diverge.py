@@ -141,7 +141,7 @@ def _compare(
     theirs = {other.rank: other.sums(what, which) for other in found}
     sums = {rank: each for rank, each in theirs.items() if each is not None}
     if not sums or len(sums) < len(found) or x.own.rank in sums:
-        return  # not the last rank to arrive; or two jobs that nothing tells apart
+        return  # not the last rank to arrive; or two indistinguishable jobs
     if not last and x.own.rank > min(sums):
         return  # of the ranks that waited for other nodes' sums, one reports
     if replica.told == watch.number or any(each.told == watch.number for each in sums.values()):

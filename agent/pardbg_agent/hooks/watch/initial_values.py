@@ -65,7 +65,7 @@ class InitialValues:
             return
         if all(p.is_meta for p in module.parameters()):
             return
-        self.remove()  # at once: what is compiled later would have the hook in its guards
+        self.remove()  # at once: code compiled later would have the hook in its guards
         if c is not None and c.run is not None:
             c.guard.call(HOOK, self._begin, c)
 

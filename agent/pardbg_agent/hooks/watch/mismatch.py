@@ -196,7 +196,7 @@ def _compare_pair(c: _core.Core, x: Comparing, op: Any, number: int) -> None:
     group, send, peer, me = op.group, op.spec.send, op.peer, c.identity.rank
     tag = op.args[op.spec.tag]
     if peer < 0 or (not send and c.ops.num_on_edge(group.key, NONE, tag, False)):
-        return  # which message a receive from anybody takes is not known before it is complete
+        return  # the message of an any-source receive is unknown before completion
     edge = (group.key, *((me, peer) if send else (peer, me)), tag)
     order = c.ops.num_on_edge(group.key, peer, tag, send)
     packed, t_ns = x.pack(op), now_ns()

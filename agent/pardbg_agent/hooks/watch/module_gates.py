@@ -58,7 +58,7 @@ class ModuleGates:
 
     def _enter(self) -> None:
         roots = Models().outermost()
-        for root in roots:  # of a wrapper and what it wraps, which have one name, the latter
+        for root in roots:  # a wrapper and the wrapped module share a name: the latter
             own = {canonical(name): m for name, m in root.named_modules()}
             self._names |= {id(m): (weakref.ref(m), name) for name, m in own.items()}
         inside = (m for root in roots for m in root.modules())

@@ -195,7 +195,7 @@ class Capture:
 
     def _any_called(self, module: Any, args: Any) -> None:
         if torch.compiler.is_compiling():
-            return  # first of all: what follows would be compiled, with guards on what it reads
+            return  # first: later code would be compiled, with guards on its reads
         if id(module) not in self._plain:
             inside = list(module.modules())
             self._plain.update(map(id, inside))
