@@ -353,7 +353,7 @@ class Agents:
             return
         self._pinged_ns = now
         for proc, clock in self._clocks.items():
-            if proc not in self.ended and clock.due(now):  # once per node: it is not due for the node's others then
+            if proc not in self.ended and clock.due(now):  # once per node: then it is not due
                 self._ping += 1
                 clock.sent(self._ping, now)
                 self._router.send(proc, messages.Ping(self._ping, now))

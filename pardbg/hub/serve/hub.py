@@ -122,7 +122,7 @@ class Hub:
             if not self._router.busy and not self._hangs.busy():
                 break
             self._sockets.wait(20)
-            if self._sockets.subscribed():  # send the state at once, so that the viewer misses nothing
+            if self._sockets.subscribed():  # send the state at once: nothing is missed
                 self._state.news.force = True
             self._state.tick(time.monotonic_ns())
             self._router.receive()

@@ -100,7 +100,7 @@ def _after_call(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _before_backward(c: _core.Core, *args: Any, roots: Any = (), **_: Any) -> Any:
-    roots = roots or (args[1] if len(args) > 1 else ())  # of a C function, whose parameters have no names
+    roots = roots or (args[1] if len(args) > 1 else ())  # a C function names no parameters
     return step_phases.before_backward(c, roots[0] if len(roots) == 1 else None)
 
 
