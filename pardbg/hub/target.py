@@ -104,7 +104,7 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
 
 def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> HubFacts:
     """Return the hub's facts about itself. Raises ConfigError with the reason for no answer."""
-    from zmq.utils.monitor import recv_monitor_message  # brings asyncio, used nowhere else
+    from zmq.utils.monitor import recv_monitor_message  # here, as it brings in asyncio
 
     context: zmq.Context[Any] = zmq.Context()
     dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
