@@ -1,4 +1,4 @@
-"""Decides between candidates: which explain others, which are one finding, what is put into words.
+"""Decides between candidates: which explain others, which merge, which are put into words.
 
 ``EXPLAINS`` is the whole relation; a detector knows of no other detector.
 """
@@ -38,24 +38,24 @@ from pardbg.analysis.findings.kinds.mismatch_kinds import (
 from pardbg.words import ranks_text
 
 Effect = Literal["silent", "note", "nobody"]
-"""silent: it is no finding; note: it is one, as a note; nobody: as a note without culprits."""
+"""silent: the effect is no finding; note: a note; nobody: a note without culprits."""
 Families = tuple[type[Facts], ...]
 When = Callable[[Candidate, Candidate], bool]
-"""(cause, effect) -> whether the one explains the other"""
+"""(cause, effect) -> whether the cause explains the effect"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Candidates with some facts explain candidates with others."""
+    """A rule by which candidates with certain facts explain candidates with others."""
 
     causes: Families
     effects: Families
     when: When
     effect: Effect = "silent"
     together: bool = False
-    """All causes with such facts are one, with the culprits of all."""
+    """Whether all causes with such facts count as one, with the culprits of all."""
     tells: bool = False
-    """The causes' facts take up what they explain."""
+    """Whether the facts of the cause are extended by the effect."""
 
 
 def _same_group(cause: Candidate, effect: Candidate) -> bool:
@@ -68,13 +68,13 @@ def _stops_group(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _split_calls(cause: Candidate, effect: Candidate) -> bool:
-    """Ranks that made other groups are missing from these."""
+    """Return whether the effect's group was never made, as a rank made other groups instead."""
     calls = isinstance(cause.facts, Mismatch) and cause.facts.call
     return calls and isinstance(effect.facts, stalls.Stalled) and effect.facts.never_made
 
 
 def _other_groups(cause: Candidate, effect: Candidate) -> bool:
-    """Ranks that made other groups issue other ops on these; they all have the default one."""
+    """Return whether an op mismatch follows from ranks having made other groups before."""
     calls = isinstance(cause.facts, Mismatch) and cause.facts.call
     odd = set(cause.culprits or cause.ranks)
     of = isinstance(effect.facts, Mismatch) and not effect.facts.call and effect.group != "default"
@@ -82,7 +82,7 @@ def _other_groups(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _called_in(cause: Candidate, effect: Candidate) -> bool:
-    """A call that does not end, of a rank whose ops do not fit the others' any more."""
+    """Return whether a call that does not end is of ranks with an op mismatch."""
     shifted = isinstance(cause.facts, Mismatch) and cause.facts.verdict == "op mismatch"
     return shifted and cause.settled and _about_ranks(cause, effect)
 
@@ -93,19 +93,19 @@ def _in_message(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _fails_ranks(cause: Candidate, effect: Candidate) -> bool:
-    """A hang or a disagreement that is an error ends ranks by timeouts and aborts."""
+    """Return whether timeouts and aborts of a hang or disagreement ended the ranks."""
     error = cause.settled and cause.facts.severity() == "error"
     return error and effect.last_resort
 
 
 def _same_op(cause: Candidate, effect: Candidate) -> bool:
-    """Parts of an all_to_all do not fit where ranks do not issue the same op."""
+    """Return whether parts of an all_to_all do not fit because ranks issued unlike ops there."""
     return cause.settled and cause.seq == effect.seq and bool(cause.scope & effect.scope)
 
 
 def _stood_in_it(cause: Candidate, effect: Candidate) -> bool:
-    """Ranks that were killed after they had stood in a deadlock, or waited for a rank that cannot
-    come: somebody ended the job."""
+    """Return whether ranks were killed after they had stood in a deadlock or waited for a rank that
+    cannot come: then somebody ended the job."""
     stood = set(cause.ranks)
     if not isinstance(cause.facts, stalls.Deadlock):
         stood -= set(cause.culprits)
@@ -113,7 +113,7 @@ def _stood_in_it(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _exits(cause: Candidate, effect: Candidate) -> bool:
-    """Ranks wait for one that is on its way out, and then it is seen with what code it went."""
+    """Return whether ranks wait for a rank that is exiting, whose exit code then became known."""
     of = effect.facts
     assert isinstance(of, stalls.MissingRank)
     leaves = all(absence.doing in ("left", "ended") for absence in of.absences)
@@ -134,7 +134,7 @@ def _raised_it(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _no_own_cause(cause: Candidate, effect: Candidate) -> bool:
-    """The host's load may account for it, where it is the host of these ranks."""
+    """Return whether the load of these ranks' host may account for facts about speed."""
     here = set(effect.culprits or effect.ranks) & set(cause.ranks)
     return bool(here) and not effect.facts.beyond_load()
 
@@ -150,8 +150,8 @@ def _all_creep(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _stands_without_thread(cause: Candidate, effect: Candidate) -> bool:
-    """A rank whose thread ended some steps before sleeps or waits within its process, or in an op:
-    what stops it is not of another sort, as a stopped process or a socket is."""
+    """Return whether a rank stands because one of its threads ended a few steps before: it sleeps
+    or waits within its process or in an op, and is not stopped or blocked on a socket."""
     thread, of = cause.facts, effect.facts
     if not isinstance(thread, ends.ThreadRaised) or thread.kept or is_transport(thread.error):
         return False
@@ -163,7 +163,7 @@ def _stands_without_thread(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _left_out(cause: Candidate, effect: Candidate) -> bool:
-    """A future keeps why a rank, the only one, left out what it had a thread of a pool do."""
+    """Return whether a future's exception explains a task that only this rank left out."""
     of = cause.facts
     kept = isinstance(of, ends.ThreadRaised) and of.kept and of.unwritten is None
     absences = effect.facts.absences if isinstance(effect.facts, stalls.MissingRank) else ()
@@ -184,21 +184,21 @@ def _before(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _of_one_op(cause: Candidate, effect: Candidate) -> bool:
-    """What the log and the ops say of one op of one group."""
+    """Return whether the log and the recorded ops are about one op of one group."""
     one, other = cause.group or "", effect.group or ""
     same = one == other or {one, other} <= {"", "default", "default_pg"}
     return _is_error(cause, effect) and same and cause.seq == effect.seq
 
 
 def _log_has_cause(cause: Candidate, effect: Candidate) -> bool:
-    """By the log a rank failed that others wait for."""
+    """Return whether, by the log, a rank failed that others wait for."""
     failed = isinstance(cause.facts, ends.LogSaid) and not cause.facts.said.stop
     named = set(effect.culprits)
     return failed and _is_error(cause, effect) and (not named or named <= set(cause.culprits))
 
 
 def _same_replicas(cause: Candidate, effect: Candidate) -> bool:
-    """Checksums tell of the same parameters, and why; or that ranks train apart for a while."""
+    """Return whether checksums explain this difference of captured tensors as well."""
     of = effect.facts
     if not isinstance(of, values.Diverges) or of.reference or not _about_ranks(cause, effect):
         return False
@@ -206,21 +206,21 @@ def _same_replicas(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _of_gradients(cause: Candidate, effect: Candidate) -> bool:
-    """Parameters become unlike by unlike gradients."""
+    """Return whether parameters differ because gradients of these ranks do."""
     of = cause.facts
     unlike = isinstance(of, values.Diverges) and of.cause is not None and bool(of.cause.ranks)
     return unlike and set(cause.ranks) >= set(effect.ranks)
 
 
 def _of_steps_left_out(cause: Candidate, effect: Candidate) -> bool:
-    """Why ranks of which all is known step less often than others."""
+    """Return whether checksums already explain why ranks step less often than others."""
     of = effect.facts
     skips = isinstance(of, values.StepDrift) and of.how == "skips"
     return skips and set(cause.ranks) >= set(effect.ranks)
 
 
 def _adds_others(cause: Candidate, effect: Candidate) -> bool:
-    """What ranks sum is not what it is meant to be: so are their parameters, and losses."""
+    """Return whether replicas differ or become non-finite because ranks reduce unlike steps."""
     of = cause.facts
     unlike = isinstance(of, values.StepDrift) and of.how != "skips"
     return unlike and not set(cause.ranks).isdisjoint(effect.culprits or effect.ranks)
@@ -311,17 +311,17 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),
     Rule((devices.DeviceShared,), _SPEED, _about_ranks, "note"),
 )  # fmt: skip
-"""In this order: what is silent by one rule is no cause in those after it. Unsettled candidates are
-causes and never findings."""
+"""Rules in the order in which they apply: a candidate that one rule silences is no cause in later
+rules. Unsettled candidates are causes and never findings."""
 
 
 def surviving(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates that nothing silences, merged, with unsettled ones."""
+    """Return the candidates that no rule silences, merged, unsettled ones included."""
     return [one for one, _ in _judged(candidates)]
 
 
 def decided(candidates: Iterable[Candidate]) -> tuple[Finding, ...]:
-    """Return the findings: the worst first, then the newest."""
+    """Return the settled findings, worst severity first, then newest."""
     found = [(one, severity) for one, severity in _judged(candidates) if one.settled]
     findings = (in_words(one, severity) for one, severity in _alike(found))
     return tuple(sorted(findings, key=lambda finding: finding.order))
@@ -375,7 +375,7 @@ def _together(causes: Sequence[Candidate]) -> Candidate:
 
 
 def _subjects(found: Sequence[Judged]) -> Iterator[Judged]:
-    """Join candidates of one subject, in the order of the first."""
+    """Join candidates of one subject, in the order of the first of each."""
     for same in _groups(found, lambda one: one.facts.subject(one)):
         first, severity = same[0]
         joined = first.facts.joined([one for one, _ in same])
@@ -383,8 +383,8 @@ def _subjects(found: Sequence[Judged]) -> Iterator[Judged]:
 
 
 def _alike(found: Sequence[Judged]) -> Iterator[Judged]:
-    """Join candidates of one rank each, and one group, that differ in figures alone: a thousand
-    would bury the others."""
+    """Join candidates of one rank each, in one group, that differ in figures only, so that a
+    thousand of them do not bury the rest."""
     if len(found) < MANY:
         yield from found
         return
@@ -409,7 +409,7 @@ def _groups(found: Sequence[Judged], key: Callable[[Candidate], object]) -> Iter
 
 
 def _likewise(same: Sequence[Judged]) -> Sequence[Judged]:
-    """Return one candidate for all, with the facts of the one that costs most."""
+    """Return one candidate for all, with the facts of the most expensive one."""
     of = {rank for one, _ in same for rank in one.culprits or one.ranks}
     if len(of) < MANY:
         return same

@@ -1,4 +1,4 @@
-"""Finds how ranks and the job ended: the first failure, and what followed from it."""
+"""Finds how ranks and the job ended: the first failure, and the ends that followed from it."""
 
 from __future__ import annotations
 
@@ -54,34 +54,34 @@ from pardbg.events import fields
 from pardbg.store.definitions import Cause, Failure
 
 SEEN_LATE_NS: Final = 1_000_000_000
-"""A process's sockets are closed before its end is seen."""
+"""Time by which peers may see closed sockets before the hub sees the process's end, in ns."""
 MAX_TEXT: Final = 240
 SETTLED_NS: Final = 1_500_000_000
-"""Before that, a lost connection may be reported earlier than the end that caused it."""
+"""Time in which a lost connection may be reported before the end that caused it, in ns."""
 _KEPT_STEPS: Final = 1
-"""Steps that a rank may end after an exception that a future keeps, for what ranks then wait for to
-follow from it."""
+"""Steps that a rank may end after an exception that a future keeps, for later waits to count as its
+consequence."""
 _BEFORE_END_NS: Final = 500_000_000
-"""What the hub says of a process is some time old."""
+"""Age of the hub's reports on a process, in ns."""
 ABORT_NS: Final = 700_000_000
 FOLLOWS_NS: Final = 60_000_000_000
-"""A rank that ends badly so soon after another one followed it."""
+"""Time within which a bad end of a rank counts as a consequence of another rank's, in ns."""
 FIRM_NS: Final = 5_000_000_000
 """Minimum time that launchers wait between SIGTERM and SIGKILL."""
 _SAVES: Final = re.compile(
     r"/torch/distributed/checkpoint/(state_dict_saver|staging|_async_\w+)\.py"
 )
 _OF_WORKER: Final = re.compile(r"\bOn WorkerInfo\(id=(\d{1,6}), ")
-"""RPC raises in the caller what a worker raised, which it names; the last one is where it began."""
+"""RPC worker named in an exception raised in its caller; the last match raised it first."""
 _REFUSED: Final = re.compile(r"connectFullMesh failed.*onnection refused")
-"""Nobody listens at an address that the store gave gloo, which publishes its own by then."""
+"""Failed connection to a stale address: the store gave gloo the address of an earlier life."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
 
 
 def ends(view: View) -> Iterator[Candidate]:
-    """Find the first failure; the ends that followed, and the job's exit code, beside it.
+    """Find the first failure and, beside it, the ends that followed and the job's exit code.
 
-    Ends are seen some 25 ms late: within TOGETHER_NS, which was first is not known.
+    Ends are seen some 25 ms late: within TOGETHER_NS the order of two is not known.
     """
     bad, run_end = bad_ends(view), view.run_end
     well = run_end is not None and run_end[1] == 0
@@ -111,22 +111,22 @@ def ends(view: View) -> Iterator[Candidate]:
 
 
 def _outlived(view: View) -> tuple[int, ...]:
-    """Return the ranks that still ran when the job's first process had ended."""
+    """Return the ranks that still ran when the job's first process ended."""
     ends = ((rank, view.proc_end(process)) for rank, process in view.ranks.items())
     return tuple(rank for rank, end in ends if end is not None and end[1] == "alive")
 
 
 def _all_failed(view: View, bad: Sequence[BadEnd]) -> bool:
-    """Return whether no rank ended well, and of one it is known how: os._exit(0) of a program that
-    skips its cleanup may look like a kill where nobody saw the exit code."""
+    """Return whether every rank ended badly, and at least one in a known way: os._exit(0) of a
+    program that skips its cleanup may look like a kill if the exit code was not seen."""
     known = any(end.how == "exception" or view.ranks[end.rank].exit_code for end in bad)
     return known and len(_ranks(bad)) == len(view.ranks)
 
 
 def thread_failures(view: View) -> Iterable[Candidate]:
-    """Find threads of the program that an exception ended while its main thread went on: of those
-    that failed alike on a rank, the first. What futures keep is a cause alone, but for what saved
-    a checkpoint."""
+    """Find threads of the program that an exception ended while the main thread went on; of those
+    that failed alike on a rank, the first. Exceptions that futures keep are only causes of others,
+    except those of saving a checkpoint."""
     for rank, process in view.ranks.items():
         alike = {(of.thread, of.text, of.frames): of for of in reversed(process.failures)}
         for failed in reversed(alike.values()):
@@ -158,19 +158,19 @@ def thread_failures(view: View) -> Iterable[Candidate]:
 
 
 def _saves(failed: Failure) -> bool:
-    """Return whether a future keeps why a checkpoint of torch's was not written."""
+    """Return whether the future's exception is from writing a torch checkpoint."""
     return failed.kept and any(_SAVES.search(file) for file, _, _ in failed.frames)
 
 
 def _parts(view: View, rank: int, failed: Failure) -> tuple[int, ...]:
-    """Return the ranks that a checkpoint failed on; the one that says so, if it names none."""
+    """Return the ranks on which a checkpoint failed; if none is named, the reporting rank."""
     named = _ranks_of(failed)
     return named if named and set(named) < set(view.ranks) else (rank,)
 
 
 def _keep_alike(view: View, rank: int, failed: Failure) -> bool:
-    """Return whether futures of another rank keep exceptions of about that step, too, other than
-    lost connections, or the rank's own kept one like it before: the program makes do with these."""
+    """Return whether another rank's futures keep exceptions of about that step (lost connections
+    aside), or the rank's own kept one like it before: the program copes with them."""
     for other, process in view.ranks.items():
         kept = (of for of in process.failures if of.kept and not lost_peer(of))
         for of in kept:
@@ -189,8 +189,8 @@ def _steps_since(view: View, rank: int, failed: Failure) -> int:
 
 
 def _idle_ns(view: View, rank: int, failed: Failure) -> int:
-    """Return for how long a rank has done nothing since a thread's failure, at its end if it has
-    one; 0 if it works, is in an op, or not for long enough to tell."""
+    """Return the time, in ns, since which a rank has been idle after a thread's failure, until its
+    own end if it ended; 0 if it works, is in an op, or is idle for less than PATIENCE_NS."""
     process = view.ranks[rank]
     end = view.proc_end(process)
     then = view if end is None else View(view.store, end[0] - _BEFORE_END_NS)
@@ -209,8 +209,8 @@ def _ranks(ends: Iterable[BadEnd]) -> tuple[int, ...]:
 
 @per_view
 def _judged(view: View) -> tuple[TerminationRequest | None, list[BadEnd], list[BadEnd], bool]:
-    """Return (request that the job end, bad ends that do not follow from it, the first failures
-    among them, whether these only waited for a rank that ended in good order)."""
+    """Return (request that the job end, bad ends that do not follow from it, first failures among
+    them, whether these ranks only waited for a rank that ended in good order)."""
     bad = bad_ends(view)
     asked = termination(view, bad)
     own = [
@@ -221,8 +221,8 @@ def _judged(view: View) -> tuple[TerminationRequest | None, list[BadEnd], list[B
 
 
 def ended_by_launcher(view: View, explained: bool) -> frozenset[int]:
-    """Return ranks that were killed as a launcher does after another's failure or when it is asked
-    to end the job: nothing of theirs is wrong. ``explained``: by ranks that hang or disagree."""
+    """Return ranks that a launcher killed after another rank's failure or on request, and that did
+    nothing wrong. ``explained``: a hang or a disagreement of ranks is known to be the cause."""
     bad = bad_ends(view)
     if not bad:
         return frozenset()
@@ -242,14 +242,14 @@ def ended_by_launcher(view: View, explained: bool) -> frozenset[int]:
 
 
 def _sent_away(view: View, end: BadEnd) -> bool:
-    """Return whether the rank ended as a launcher ends ranks."""
+    """Return whether the rank ended by a signal that launchers send (SIGTERM, SIGKILL)."""
     return end.how != "exception" and view.ranks[end.rank].exit_code in (_SIGTERM, _SIGKILL)
 
 
 def _roots(view: View, bad: Sequence[BadEnd]) -> tuple[list[BadEnd], bool]:
-    """Return the first failures: without ends of ranks that waited for another one, lost a
-    connection over it, or were told to end after it. If all waited for ranks that ended in good
-    order, these (then True). ``bad``: without those that the user's interrupt ended."""
+    """Return (first failures, whether their ranks only waited for ranks that ended in good order).
+    Left out are ranks that waited for another one, lost a connection over it, or were told to end
+    after it. ``bad``: without ends by the user's interrupt."""
     victims = left_waiting(view)
     first_hand = [end for end in bad if not _follows(view, end, bad[0])]
     own = [end for end in first_hand if end.rank not in victims] or first_hand
@@ -264,8 +264,8 @@ def _roots(view: View, bad: Sequence[BadEnd]) -> tuple[list[BadEnd], bool]:
 
 
 def _nobody_failed(view: View, bad: Sequence[BadEnd]) -> Candidate:
-    """Return why ranks ended none of which failed first: others left them in good order, or
-    destroyed their group; else that it is not known."""
+    """Return the candidate for bad ends none of which came first: other ranks left in good order or
+    destroyed their group; else the cause is unknown."""
     lost = [e for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank))]
     awaited = _awaited(view, {end.rank for end in lost}, {end.rank for end in bad})
     left = _left_early(view, bad, lost, awaited)
@@ -274,8 +274,8 @@ def _nobody_failed(view: View, bad: Sequence[BadEnd]) -> Candidate:
 
 
 def _awaited(view: View, waiting: set[int], over: set[int]) -> dict[int, GroupKey]:
-    """Return rank -> the group of a collective that it has not come to and one of ``waiting`` has,
-    of the ranks that are not ``over``."""
+    """Return rank -> group of a collective that it did not issue and a rank of ``waiting`` did, for
+    ranks that are not ``over``."""
     rows = (row for row in newest_collectives(view) if row.verdict == "missing rank")
     return {rank: row.key for row in rows if not waiting.isdisjoint(row.issued)
             for rank in row.missing if rank in view.ranks and rank not in over}  # fmt: skip
@@ -284,8 +284,8 @@ def _awaited(view: View, waiting: set[int], over: set[int]) -> dict[int, GroupKe
 def _left_early(
     view: View, bad: Sequence[BadEnd], lost: Sequence[BadEnd], awaited: Mapping[int, object]
 ) -> tuple[int, ...]:
-    """Return ranks that left as if all were done, while others then lost the connection to them:
-    of those that an op misses, if any."""
+    """Return ranks that left in good order before other ranks lost the connection to them; only
+    those that an op misses, if there are any."""
     if not lost:
         return ()  # told to end, or interrupted: a rank that left in good order did as it was told
     until = lost[0].t_ns + SEEN_LATE_NS
@@ -298,7 +298,7 @@ def _left_early(
 def _went_early(
     view: View, left: tuple[int, ...], bad: Sequence[BadEnd], destroyed_at: Mapping[int, str]
 ) -> Candidate:
-    """Return the ranks that left, else those that destroyed a group, where that is known."""
+    """Return the candidate for ranks that left early, else for those that destroyed a group."""
     went = left or tuple(destroyed_at)
     abrupt = bool(left) and all(view.ranks[rank].leaving_ns is None for rank in left)
     times = [t for r in left if (t := left_ns(view, r)) is not None]
@@ -314,13 +314,13 @@ def _went_early(
 
 
 def _all_well(view: View, ranks: tuple[int, ...]) -> bool:
-    """Return whether they are known to have exited with code 0."""
+    """Return whether all these ranks are known to have exited with code 0."""
     return all(view.ranks[rank].exit_code == 0 for rank in ranks)
 
 
 def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
-    """Return that connections are lost and no rank is known to have ended first: not yet, or
-    never."""
+    """Return the candidate for lost connections where no rank is known to have ended first, so far
+    or for good."""
     process = view.ranks[bad[0].rank]
     failures = [f for f in process.failures if f.thread == "MainThread"]
     over = view.run_end is not None and any(lost_peer(f) for f in failures)
@@ -334,7 +334,7 @@ def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
 
 
 def brief(error: str) -> str:
-    """Return an exception's last line without where in the backend's source it comes from."""
+    """Return an exception's text without source locations of the backend and its generic hints."""
     text = re.sub(r"\[[^\]]*\.(cc|cpp|h|hpp):\d+\] ?", "", error)
     for end in (". This is typically", ". Check the logs", " GLHF"):
         text = text.partition(end)[0]
@@ -342,7 +342,7 @@ def brief(error: str) -> str:
 
 
 def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
-    """Return whether this failure is by itself a consequence of an earlier one."""
+    """Return whether this failure is a consequence of an earlier one, judged by itself."""
     if end.how == "exception":
         failed = failure(view, end.rank)
         if lost_peer(failed):
@@ -361,9 +361,8 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
 
 
 def _told_alone(view: View, end: BadEnd) -> bool:
-    """Return whether SIGTERM ended this rank first, well before any other was gone, and another one
-    of its host lived to lose its connection: a launcher sends it to all of a host, once one is
-    gone."""
+    """Return whether SIGTERM ended this rank well before any other ended, while another rank of its
+    host lived to lose its connection: a launcher would send it to all ranks of a host at once."""
     bad = bad_ends(view)
     if end.t_ns > bad[0].t_ns + TOGETHER_NS:
         return False
@@ -377,8 +376,8 @@ def _told_alone(view: View, end: BadEnd) -> bool:
 
 
 def _disagrees(view: View, rank: int) -> bool:
-    """Return whether ops of ranks, a message of this one, or the dtypes of its last op do not fit:
-    a backend may give up over that."""
+    """Return whether group splits or threads' ops disagree, a message of this rank does not fit, or
+    its last op has a dtype mismatch: a backend may abort over that."""
     misfit = {of for message in misfit_messages(view) for of in message.ranks}
     rows = [row for row in newest_collectives(view) if rank in row.issued]
     last = max(rows, key=lambda row: row.issued[rank], default=None)
@@ -387,13 +386,13 @@ def _disagrees(view: View, rank: int) -> bool:
 
 
 def _terminated_before(view: View, t_ns: int) -> bool:
-    """Return whether another rank ended by SIGTERM, long before."""
+    """Return whether another rank ended by SIGTERM more than FIRM_NS before."""
     terminated = (e for e in bad_ends(view) if view.ranks[e.rank].exit_code == _SIGTERM)
     return any(end.t_ns < t_ns - FIRM_NS for end in terminated)
 
 
 def _same_exception(view: View, one: BadEnd, other: BadEnd) -> bool:
-    """Return whether the same line of the program failed on both: one bug, not one rank's."""
+    """Return whether both ranks raised the same exception at the same line: a bug of all."""
     if one.how != "exception" or other.how != "exception":
         return False
     a, b = failure(view, one.rank), failure(view, other.rank)
@@ -401,7 +400,7 @@ def _same_exception(view: View, one: BadEnd, other: BadEnd) -> bool:
 
 
 def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Iterator[Candidate]:
-    """Return one candidate per way to end; ranks that failed alike together."""
+    """Yield one candidate for each way to end; ranks that failed alike share one."""
     alike: dict[tuple[object, ...], list[BadEnd]] = {}
     for end in roots:
         key: tuple[object, ...] = end.how, end.rank
@@ -429,7 +428,7 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
 
 def _may_follow(view: View, end: BadEnd) -> bool:
     """Return whether a rank has just aborted, as a backend does over an op that does not fit, or
-    ended in a way not known yet: the other ranks' records of that op come in a moment."""
+    ended in an unknown way: the other ranks' records of that op may still come."""
     aborted = end.how == "killed" and view.ranks[end.rank].exit_code in (_SIGABRT, None)
     return aborted and view.run_end is None and view.t_ns - end.t_ns < ABORT_NS
 
@@ -462,12 +461,12 @@ def _also(failed: Failure) -> tuple[Held, ...]:
 
 
 def _of_worker(view: View, error: str) -> tuple[int, ...]:
-    """Return the rank of the RPC worker that raised what its caller then raised."""
+    """Return the rank of the RPC worker whose exception its caller raised; empty: none is named."""
     return tuple(rank for n in _OF_WORKER.findall(error)[-1:] if (rank := int(n)) in view.ranks)
 
 
 def _named(failed: Failure, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ranks that an exception of all names, if these are fewer."""
+    """Return the ranks named in an exception of ``ranks`` if they are fewer; else ``ranks``."""
     named = _ranks_of(failed)
     return named if named and set(named) < set(ranks) else ranks
 
@@ -487,7 +486,7 @@ def _harmless(view: View, end: BadEnd) -> Candidate:
 def _followed(
     view: View, followed: Sequence[BadEnd], roots: Sequence[BadEnd], only_victims: bool
 ) -> Candidate:
-    """Return the ends that follow from others' as one candidate."""
+    """Return one candidate for the ends that follow from other ranks' ends."""
     ranks, victims = _ranks(followed), left_waiting(view)
     waited_for: set[int] = set()
     if victims.keys() >= set(ranks):

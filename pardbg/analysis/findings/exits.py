@@ -22,16 +22,16 @@ from pardbg.store.process import Process
 from pardbg.words import viewer, whole
 
 TOGETHER_NS: Final = 60_000_000
-"""A signal reaches ranks within this; the order in which their ends are seen is chance."""
+"""Time within which a signal reaches all ranks, in ns; the order of their ends is chance."""
 ENDED_NS: Final = 1_000_000_000
-"""A process that has just gone: the cause comes with its exit code."""
+"""Time after a process's end within which its exit code, and so the cause, still comes, in ns."""
 GIVES_UP_NS: Final = 5_000_000_000
-"""No backend gives up sooner: an abort before is the program's own."""
+"""Shortest timeout of any backend, in ns: an earlier abort is the program's own."""
 _SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
 _EVENTS: Final = 64
 _OUTPUT_LINES: Final = 400
 _READ_LATE_NS: Final = 250_000_000
-"""The launcher's output is read a little later than it is written."""
+"""Delay between writing and reading the launcher's output, in ns."""
 _DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal: (\d+)")
 _FAILED: Final = re.compile(r"\bfailed \(exitcode: (\d{1,3})\) local_rank: \d+ \(pid: (\d{1,10})\)")
 _TRANSPORT: Final = re.compile(
@@ -43,11 +43,11 @@ _TIMEOUT: Final = re.compile(
     r"(?<!onnection )[Tt]imed out|Socket Timeout|wait timeout|timeout: Work|before timing out|"
     r"failed to pass monitoredBarrier|ran for more than set timeout"
 )
-"""... of an op that took longer than the job lets it."""
+"""Errors of an op that exceeded the job's timeout."""
 
 
 class BadEnd(NamedTuple):
-    """How one rank ended."""
+    """End of one rank by a kill, a loss, an exception or an exit code other than 0."""
 
     rank: int
     t_ns: int
@@ -56,7 +56,7 @@ class BadEnd(NamedTuple):
 
 @per_view
 def bad_ends(view: View) -> list[BadEnd]:
-    """Return how ranks ended badly, first to last: an uncaught exception, a kill, an exit code."""
+    """Return the bad ends of ranks, first to last: uncaught exceptions, kills, exit codes."""
     over = [(rank, one) for rank, one in view.ranks.items() if one.failures or one.ends]
     ends = [end for rank, one in over if (end := _bad_end(view, rank, one)) is not None]
     return sorted(
@@ -66,7 +66,7 @@ def bad_ends(view: View) -> list[BadEnd]:
 
 
 def _of_life_before(view: View, end: BadEnd) -> bool:
-    """Return whether the rank ended before others of the newest life began: it comes there soon."""
+    """Return whether the rank ended before the newest life began, so that it is yet to come."""
     if view.ranks[end.rank].epoch == view.epoch:
         return False
     newest = (one.started_ns or 0 for one in view.ranks.values() if one.epoch == view.epoch)
@@ -86,8 +86,8 @@ def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:
 
 
 def exit_code(view: View, rank: int) -> int | None:
-    """Return the code that a rank exited with, where the hub came too late to see it as torchrun
-    says it; None: not known."""
+    """Return a rank's exit code, from torchrun's output where the hub came too late to see it;
+    None: not known."""
     process = view.ranks[rank]
     if process.exit_code is None and view.proc_end(process) is not None:
         return _told_codes(view).get(process.pid)
@@ -96,7 +96,7 @@ def exit_code(view: View, rank: int) -> int | None:
 
 @per_view
 def _told_codes(view: View) -> dict[int, int]:
-    """Return pid -> exit code that torchrun printed, of pids that only one rank has."""
+    """Return pid -> exit code as printed by torchrun, for pids that only one rank has."""
     pids = Counter(process.pid for process in view.ranks.values())
     told = (_FAILED.search(line.text) for line in lines(view.store, view.t_ns, _OUTPUT_LINES))
     codes = {int(found[2]): int(found[1]) for found in told if found is not None}
@@ -109,12 +109,12 @@ def failure(view: View, rank: int) -> Failure:
 
 
 def is_transport(error: str) -> bool:
-    """Return whether an exception is of a lost rank or connection: not the first cause."""
+    """Return whether an exception is about a lost rank or connection, hence not the first cause."""
     return _TRANSPORT.search(error) is not None
 
 
 def lost_peer(failed: Failure) -> bool:
-    """Return whether it is of a lost rank or connection, or an op that failed so is its cause."""
+    """Return whether an exception, or the failed op that caused it, is about a lost peer."""
     lost = [is_transport(of.text) and waits_in_op(of.frames, "") for of in failed.causes]
     if len(lost) > 1 and not all(lost):
         return False  # a group: what else it holds is the program's own
@@ -122,13 +122,13 @@ def lost_peer(failed: Failure) -> bool:
 
 
 def aborted_after(process: Process, since_ns: int) -> bool:
-    """Return whether a rank that had waited since then was aborted, as NCCL's watchdog does."""
+    """Return whether a rank that waited since ``since_ns`` was aborted, as by NCCL's watchdog."""
     long = bool(process.ends) and process.ends[-1][0] - since_ns >= GIVES_UP_NS
     return long and process.exit_code == -signal.SIGABRT
 
 
 def timed_out(process: Process, since_ns: int, until_ns: int) -> bool:
-    """Return whether a rank that had waited since then gave up by a timeout before ``until_ns``."""
+    """Return whether a rank waiting since ``since_ns`` timed out before ``until_ns``."""
     if aborted_after(process, since_ns) and process.ends[-1][0] < until_ns:
         return True
     failures = (f for f in process.failures if since_ns < f.t_ns < until_ns)
@@ -136,13 +136,12 @@ def timed_out(process: Process, since_ns: int, until_ns: int) -> bool:
 
 
 def any_timed_out(view: View, ops: Iterable[PendingOp], over: int) -> bool:
-    """Return whether waits were over by a rank's timeout: no host's load prolongs that."""
+    """Return whether a rank's timeout ended the waits; a host's load prolongs none of these."""
     return any(timed_out(view.ranks[op.rank], op.since_ns, over + ENDED_NS) for op in ops)
 
 
 def gave_up(view: View, rank: int) -> bool:
-    """Return whether a rank was aborted over an op that another one, which was still there, had
-    not come to."""
+    """Return whether a rank was aborted over an op that a rank still alive had not issued."""
     end = view.proc_end(view.ranks[rank])
     if end is None:
         return False
@@ -161,7 +160,7 @@ def _ended_before(view: View, rank: int, t_ns: int) -> bool:
 
 
 def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
-    """Return rank -> the ended ranks it waits for, if nobody waits for it: it is ended next."""
+    """Return rank -> ended ranks it waits for, for ranks nobody waits for: they end next."""
     waits: dict[int, tuple[int, ...]] = {}
     for row in newest_collectives(view):
         gone = tuple(r for r in row.missing if ended(view, r))
@@ -172,7 +171,7 @@ def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
 
 
 def left_ns(view: View, rank: int) -> int | None:
-    """Return when the rank's program, at the latest its process, ended, in ns; None: neither."""
+    """Return when the rank's program or process ended (the earlier), in ns; None: neither."""
     process = view.ranks[rank]
     end = view.proc_end(process)
     times = [end[0]] if end is not None else []
@@ -191,20 +190,20 @@ def ended(view: View, rank: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TerminationRequest:
-    """Somebody had the job end."""
+    """A request that the whole job end."""
 
     t_ns: int
     by: str
-    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``ada on pts/3 (kill)``"""
+    """Origin: ``Ctrl-C (SIGINT)``, ``SIGTERM``, ``ada on pts/3 (kill)``"""
 
     def precedes(self, end: BadEnd) -> bool:
-        """Return whether an end follows from it."""
+        """Return whether a bad end comes after this request, and so follows from it."""
         return end.t_ns >= self.t_ns - TOGETHER_NS
 
 
 def termination(view: View, bad: Sequence[BadEnd]) -> TerminationRequest | None:
-    """Return the first request that the job end, as the launcher, the hub or the ranks' own ends
-    show it."""
+    """Return the first request that the job end, as seen by the launcher, by the hub or in the
+    ranks' ends; None: none was made."""
     found = [*_by_viewers(view), *_passed_on(view), *_by_launcher(view)]
     sigint = [end for end in bad if interrupted(view, end)]
     # A terminal sends it to all: one rank alone was sent it, or raised KeyboardInterrupt itself.
@@ -232,14 +231,14 @@ def _terminated(view: View, end: BadEnd) -> bool:
 
 
 def _by_viewers(view: View) -> Iterator[TerminationRequest]:
-    """Return requests such as ``:kill yes``."""
+    """Yield kills that viewers asked for (``:kill yes``)."""
     for t_ns, event in view.store.controls.last(view.now_ns, _EVENTS):
         if isinstance(event.fact, Killed):
             yield TerminationRequest(t_ns, f"{viewer(event.by) if event.by else 'a viewer'} (kill)")
 
 
 def _passed_on(view: View) -> Iterator[TerminationRequest]:
-    """Return signals that ``pardbg run`` got and gave to the job; known once it has ended."""
+    """Yield signals that ``pardbg run`` passed on to the job; known once the job has ended."""
     names = {signal.SIGINT.value: "Ctrl-C (SIGINT)", signal.SIGTERM.value: "SIGTERM"}
     for t_ns, number in view.store.told if view.run_end is not None else ():
         if t_ns <= view.t_ns:
@@ -247,7 +246,7 @@ def _passed_on(view: View) -> Iterator[TerminationRequest]:
 
 
 def _by_launcher(view: View) -> list[TerminationRequest]:
-    """Return a signal that torchrun got itself: it prints that before it ends the ranks."""
+    """Return the signal that torchrun itself received: it prints it before it ends the ranks."""
     for line in lines(view.store, view.t_ns, _OUTPUT_LINES):
         found = _DEATH.search(line.text)
         if found is not None:

@@ -1,5 +1,5 @@
-"""Findings, and the candidates for them: facts as detectors report them, before anything is decided
-or put into words."""
+"""Findings and their candidates: facts as detectors report them, before the arbiter decides and
+before they are put into words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg.sentences import filled
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
-"""The worst first."""
+"""Severities, the worst first."""
 MANY: Final = 4
 """Number of findings of one rank each, with like facts, that become one."""
 GroupKey = tuple[int, str]
@@ -21,24 +21,24 @@ GroupKey = tuple[int, str]
 
 
 class Label(str):
-    """Name of a group or of an op on one, for people: as good as a figure, where facts are compared
-    over ranks."""
+    """Name of a group or of an op on one, for people; facts that differ only in their labels count
+    as alike, as those that differ only in figures do."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where to look: a moment, a rank and a screen."""
+    """Place to look at: a moment, a rank and a screen."""
 
     t_ns: int
     rank: int | None
     screen: str
-    """A screen's name: ``timeline``, ``collectives``, ``pipeline`` …"""
+    """Name of a screen: ``timeline``, ``collectives``, ``pipeline`` …"""
     lane: str = ""
-    """The timeline's lane, where one is meant."""
+    """Lane of the timeline; empty: no particular one."""
     op: str = ""
-    """The op in words, where one is meant."""
+    """Op in words; empty: no particular one."""
 
 
 class Facts:
@@ -54,7 +54,7 @@ class Facts:
         return word(type(self), "screen")
 
     def severity(self) -> Severity:
-        """Return how bad these facts are by themselves."""
+        """Return the severity that these facts have by themselves."""
         return "warning"
 
     def text(self, about: Candidate) -> str:
@@ -66,29 +66,29 @@ class Facts:
         return self.tries("")
 
     def tries(self, case: object) -> str:
-        """Return what to try in a case of several; else what to try in all others."""
+        """Return the advice for one case of the facts; else the kind's general advice."""
         return word(type(self), f"try {case}") or word(type(self), "try")
 
     def explaining(self, about: Candidate, effect: Candidate) -> Facts:
-        """Return these facts with what they explain, of a rule that tells them."""
+        """Return these facts with the effect that they explain, for a rule that ``tells``."""
         return self
 
     def beyond_load(self) -> bool:
-        """Return whether an overloaded host is no explanation (for facts about speed)."""
+        """Return whether these facts (about speed) hold even if the host is overloaded."""
         return False
 
     def subject(self, about: Candidate) -> Hashable:
-        """Return what candidates of one kind that are one finding have in common; None: each is a
-        finding of its own."""
+        """Return a key that is equal for candidates of one kind that make one finding; None: each
+        candidate is a finding of its own."""
         return None
 
     def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return the candidates of one subject, these facts' own first, as one."""
+        """Return the candidates of one subject, joined; these facts are the first one's."""
         return same
 
 
 class Note(Facts):
-    """Facts that are worth a note."""
+    """Base class of facts with severity ``info``."""
 
     __slots__ = ()
 
@@ -98,10 +98,10 @@ class Note(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What a detector reports: a finding, unless the arbiter has reasons against it."""
+    """A possible finding that a detector reports; the arbiter may silence it."""
 
     kind: str
-    """Identifier of its kind, ``missing-rank``."""
+    """Identifier of its kind, such as ``missing-rank``."""
     facts: Facts
     t_ns: int
     ranks: tuple[int, ...] = ()
@@ -111,26 +111,26 @@ class Candidate:
     where: str | None = None
     cost_ns_per_step: int | None = None
     evidence: Evidence | None = None
-    """None: the time, the first culprit and the screen of the facts."""
+    """Place to look at; None: the time, the first culprit and the screen of the facts."""
     first_ns: int | None = None
     scope: frozenset[GroupKey] = frozenset()
-    """Groups whose ops it is about."""
+    """Groups whose ops the candidate is about."""
     joined: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """Ranks and culprits of all candidates with like facts that it stands for."""
+    """(ranks, culprits) of all candidates with like facts that this one stands for."""
     last_resort: bool = False
-    """Holds only where nothing else explains how its ranks ended."""
+    """Whether the candidate holds only if nothing else explains how its ranks ended."""
     settled: bool = True
-    """Known well enough to be shown. Until then it only explains others."""
+    """Whether it is certain enough to be shown; an unsettled candidate only explains others."""
     handled: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """(exception, culprits that are just handling it)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. ``text`` says what; ``advice`` what to try."""
+    """A fault in the run. ``text`` says what is wrong; ``advice`` what to try."""
 
     kind: str
-    """A stable identifier, ``missing-rank``; listed in docs/findings.md."""
+    """Stable identifier, such as ``missing-rank``; listed in docs/findings.md."""
     severity: Severity
     t_ns: int
     text: str
@@ -138,44 +138,44 @@ class Finding:
     ranks: tuple[int, ...] = ()
     """Affected ranks, direct waiters first."""
     culprits: tuple[int, ...] = ()
-    """Ranks that caused it; never those that only wait."""
+    """Ranks that caused the fault, never ranks that only wait."""
     group: str | None = None
     seq: int | None = None
     where: str | None = None  # ``train.py:88 in forward``
     cost_ns_per_step: int | None = None
-    """Time that a step would save without it, where that is known."""
+    """Time of a step that would be saved without the fault, in ns; None: not known."""
     evidence: Evidence | None = None
     first_ns: int | None = None
-    """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
+    """Time at which the fault began (``t_ns`` is when it was last seen); None: ``t_ns``."""
     facts: Facts | None = None
-    """Facts that ``text`` is made from."""
+    """Facts that ``text`` is made of."""
     handled: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """As ``Candidate.handled``."""
+    """(exception, culprits that are just handling it), as in ``Candidate.handled``."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sorts the worst first, then the newest."""
+        """Return the sort key of a list of findings: worst severity first, then newest."""
         return SEVERITIES.index(self.severity), -self.t_ns
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Tells whether two moments have the same one: what lasts is seen at ever newer ops."""
+        """Return a key equal for one fault at two moments; it may show at ever newer ops."""
         seq = self.seq if self.first_ns is None else None
         return self.kind, self.culprits or self.ranks, self.group, seq
 
 
 def first(row: CollectiveRow) -> int:
-    """Return when its first rank issued it, in ns."""
+    """Return when the first rank issued the collective, in ns; 0 if none did."""
     return min(row.issued.values(), default=0)
 
 
 def at_row(row: CollectiveRow, rank: int | None) -> Evidence:
-    """Return the collective itself, on its screen."""
+    """Return evidence that points to the collective, on the collectives screen."""
     return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.label} #{row.seq}")
 
 
 def kind_of_facts(value: Any) -> Any:
-    """Return facts without their figures: ranks whose facts differ in numbers alone are alike."""
+    """Return facts without their figures: ranks whose facts differ in numbers only are alike."""
     if is_dataclass(value):
         return type(value), *(kind_of_facts(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, tuple):
@@ -185,7 +185,7 @@ def kind_of_facts(value: Any) -> Any:
 
 
 def facts_json(value: Any) -> Any:
-    """Return facts as JSON has them."""
+    """Return facts as values that JSON can hold."""
     if is_dataclass(value):
         return {field.name: facts_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):

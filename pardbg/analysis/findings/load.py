@@ -1,4 +1,4 @@
-"""Finds hosts that have too few cores for what runs there: times are the machine's."""
+"""Finds hosts with too few cores for their processes, where times tell little about the job."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pardbg.analysis.hangs.standstill import OVERLOADED, host_load
 from pardbg.events import fields
 
 READY_SHARE: Final = 0.05
-"""Share of a step that ranks of a host with too few cores stand ready without one."""
+"""Share of a step for which ranks of an overloaded host wait, runnable, for a core."""
 LOOKS: Final = 4
-"""Moments of the steps looked at at which the load is read."""
+"""Number of moments in the window at which the load is read."""
 
 
 def overloaded_hosts(view: View) -> Iterator[Candidate]:
-    """Find one per host: by the load that its hub measured, or the time of its ranks in the run
-    queue."""
+    """Find one candidate per overloaded host, by the hub's measured load or by the time its ranks
+    spend in the run queue."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         by_host[process.host].append(rank)
@@ -39,8 +39,8 @@ def overloaded_hosts(view: View) -> Iterator[Candidate]:
 
 
 def _load(view: View, ranks: list[int], looked_at: Window | None) -> float:
-    """Threads per core, at most, now and while the steps that are judged ran: what a load made slow
-    is its doing after it has gone, too."""
+    """Return the highest load in threads per core, now or during the window: steps that a load
+    slowed down stay slow after it has gone."""
     now = host_load(view, ranks)
     if looked_at is None:
         return now
@@ -50,7 +50,7 @@ def _load(view: View, ranks: list[int], looked_at: Window | None) -> float:
 
 @per_store(lambda _, at: (at.epoch, at.newest, len(at.steps)))
 def _highest(view: View, /, at: Window) -> dict[str, int]:
-    """Process -> its host's highest load in these steps, in hundredths of a thread per core."""
+    """Return process -> its host's highest load in the window, in 1/100 thread per core."""
     since, until = at.begin_ns, at.end_ns
     found: dict[str, int] = {}
     for number in range(LOOKS + 1):

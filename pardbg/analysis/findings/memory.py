@@ -1,4 +1,4 @@
-"""Memory that grows, that one rank has more of, that is nearly full, or that ran out."""
+"""Finds memory that grows, is uneven over ranks, is nearly full, or ran out."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from pardbg.store.process import Process
 from pardbg.store.table import Array
 
 IMBALANCE: Final = 0.25
-"""Above the median of the ranks."""
+"""Share above the median of the ranks that counts as imbalance."""
 IMBALANCE_BYTES: Final = 64 << 20
 CREEP_STEPS: Final = 24
-"""Steps that growth must be seen over."""
+"""Minimum number of steps over which growth must be seen."""
 CREEP_SINCE: Final = 10
-"""Steps of warm-up: allocators, caches and optimizer state fill."""
+"""Steps of warm-up, left out: allocators, caches and optimizer state still fill."""
 CREEP_BYTES: Final = 16 << 20
 RSS_BYTES: Final = 64 << 20
-"""A process's memory grows by its allocator's ways, too: blocks of changing sizes leave holes, for
+"""Least growth of a process's resident memory, in bytes; fragmentation alone makes it grow for
 hundreds of steps."""
 CREEP_SHARE: Final = 0.04
 PARTS: Final = 6
-"""Growth is steady if each sixth of the time is above the one before by its share, within half."""
+"""Number of parts of the time; growth is steady if each rises by its share, within half."""
 SLOWS_DOWN: Final = 0.75
-"""A warm-up grows less and less; a leak grows at its end as it did at its begin."""
+"""Least ratio of growth at the end to growth at the start: warm-ups slow down, leaks do not."""
 NEAR: Final = 0.92
 OTHERS: Final = 0.1
 """Share of a device that other processes must hold to be the cause: drivers and libraries take up
@@ -51,7 +51,7 @@ UNUSED: Final = 0.1
 """Share of a device that must be reserved and free for fragmentation to be the cause: a little
 always is."""
 GROWN: Final = 0.1
-"""Share of the allocated bytes that steady growth must have added to be the cause."""
+"""Share of the allocated bytes that steady growth must have added to be the cause of a failure."""
 _ROWS: Final = 8192
 _PARTS: Final = ("parameters", "gradients", "optimizer")
 _TOTALS: Final = ("allocated", "rss")
@@ -59,8 +59,8 @@ _TOTALS: Final = ("allocated", "rss")
 
 @per_window
 def memory(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Creep, imbalance, near the limit, as it was at the window's end: what is kept for a window
-    must not depend on where the cursor stood when it was looked at first."""
+    """Find creep, imbalance and memory near its limit at the window's end; the cursor must not
+    matter, as the result is kept for the window."""
     view = View(view.store, min(view.t_ns, looked_at.end_ns))
     yield from _creep(view, looked_at)
     yield from _imbalance(view, looked_at)
@@ -68,7 +68,7 @@ def memory(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def _total(view: View, process: Process) -> tuple[str, int] | None:
-    """(allocated or rss, newest bytes)."""
+    """Return (``allocated`` or ``rss``, newest bytes) of a process; None: neither is known."""
     latest = latest_bytes(view, process)
     for kind in _TOTALS:
         if latest.get(kind, (0, 0))[0] > 0:
@@ -77,7 +77,7 @@ def _total(view: View, process: Process) -> tuple[str, int] | None:
 
 
 def _series(view: View, process: Process, kind: str, since: int) -> tuple[Array, Array]:
-    """(steps, bytes) of the last totals."""
+    """Return (steps, bytes) of the newest totals since a step."""
     table, rows = rows_named(view, process, kind, _ROWS)
     steps = table.col("step")[rows].astype(np.int64)
     keep = steps >= since
@@ -119,8 +119,8 @@ def _creep(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def growth(steps: Array, sizes: Array) -> tuple[float, int, int] | None:
-    """Return (bytes a step, steps it was seen over, first of them) of a steady growth up to the
-    end: of all that is there, else of its last three quarters, else of its last half."""
+    """Return (bytes per step, number of steps, first step) of a steady growth up to the end, over
+    the whole time, else its last three quarters, else its last half; None: no steady growth."""
     if len(steps) < 2 * PARTS or steps[-1] - steps[0] < CREEP_STEPS:
         return None
     length = int(steps[-1] - steps[0])
@@ -133,7 +133,7 @@ def growth(steps: Array, sizes: Array) -> tuple[float, int, int] | None:
 
 
 def _steady(steps: Array, sizes: Array) -> float | None:
-    """Bytes a step, if each of PARTS rises above the one before by half to twice the mean."""
+    """Return bytes per step if each of PARTS rises by half to twice the mean rise."""
     if len(steps) < 2 * PARTS:
         return None
     middles = _medians(sizes)
@@ -148,7 +148,7 @@ def _steady(steps: Array, sizes: Array) -> float | None:
 
 
 def _medians(values: Array) -> list[float]:
-    """Of PARTS equal parts. They are short: numpy's takes ten times as long."""
+    """Return the medians of PARTS equal parts; numpy takes ten times as long on short ones."""
     each, more = divmod(len(values), PARTS)
     ends = [each * part + min(part, more) for part in range(PARTS + 1)]
     listed = values.tolist()
@@ -161,7 +161,7 @@ def _begin_of(view: View, process: Process, step: int) -> int:
 
 
 def _imbalance(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """One rank has much more than the others, now and in the middle of the window."""
+    """Find ranks that use much more than the others, both now and in the middle of the window."""
     middle = looked_at.steps[len(looked_at.steps) // 2]
     newest: dict[int, int] = {}
     before: dict[int, int] = {}
@@ -193,7 +193,7 @@ def _imbalance(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def _far_above(sizes: Mapping[int, int]) -> set[int]:
-    """Ranks that use much more than the median of the others."""
+    """Return ranks that use much more than the median of the others."""
     ordered = sorted(sizes.values())
     found = set()
     for rank, size in sizes.items():
@@ -204,8 +204,8 @@ def _far_above(sizes: Mapping[int, int]) -> set[int]:
 
 
 def _median_without(ordered: Sequence[int], value: int) -> float:
-    """Return the median of sorted numbers but for one that equals ``value``, without sorting
-    again: a thousand ranks ask."""
+    """Return the median of sorted numbers without one that equals ``value``, with no second sort
+    (there may be a thousand ranks)."""
     at, count = bisect_left(ordered, value), len(ordered) - 1
 
     def nth(n: int) -> int:
@@ -215,7 +215,7 @@ def _median_without(ordered: Sequence[int], value: int) -> float:
 
 
 def _larger_part(view: View, rank: int) -> tuple[str, float]:
-    """Return the part that the rank has more of than the median, and how many bytes more."""
+    """Return (part most above the median; empty: none by enough, bytes above it)."""
     names = ("parameters", "gradients", "optimizer", "activations")
     latest = {r: latest_bytes(view, process) for r, process in view.ranks.items()}
     more = {
@@ -228,7 +228,7 @@ def _larger_part(view: View, rank: int) -> tuple[str, float]:
 
 
 def _near(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find memory near its limit (MEMORY ``limit``), of each device and once of each cgroup."""
+    """Find memory near its limit (MEMORY ``limit``): each device, and each cgroup once."""
     cgroups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         limit, shared = latest_bytes(view, process).get("limit", (0, 0))
@@ -254,7 +254,7 @@ def _full_device(view: View, looked_at: Window, rank: int, limit: int) -> Iterab
 def _full_cgroup(
     view: View, looked_at: Window, host: str, limit: int, ranks: Sequence[int]
 ) -> Iterable[Candidate]:
-    """Processes share its limit, and the kernel kills one of them when it is reached."""
+    """Find a cgroup near its limit; the kernel kills one of its processes when it is reached."""
     used = max(latest_bytes(view, view.ranks[rank])["limit"][1] for rank in ranks)
     if used < NEAR * limit:
         return
@@ -310,7 +310,7 @@ def _candidate(
 
 
 def held(request: FailedRequest) -> dict[str, int]:
-    """Return the allocated bytes by purpose; activations: all the rest."""
+    """Return the allocated bytes by purpose; ``activations`` is the remainder."""
     return {
         "parameters": request.parameters_bytes, "gradients": request.gradients_bytes,
         "optimizer": request.optimizer_bytes, "activations": request.other_bytes,
@@ -324,7 +324,7 @@ def _others(request: FailedRequest) -> int | None:
 
 
 def _usual(view: View, rank: int) -> dict[str, float]:
-    """Return the other ranks' median peak as ``total``, and that of each part; empty: no others."""
+    """Return the other ranks' median peak as ``total``, and that of each part; or empty."""
     processes = [process for r, process in view.ranks.items() if r != rank]
     others = [latest_bytes(view, process) for process in processes]
     totals = [
@@ -341,7 +341,7 @@ def _usual(view: View, rank: int) -> dict[str, float]:
 
 
 def _wanted(view: View, process: Process) -> list[int]:
-    """Return the bytes that a rank would have had if its failed requests had not failed."""
+    """Return the bytes that a rank would have allocated had its failed requests succeeded."""
     failed = [one for one in process.failed_requests if one.t_ns <= view.t_ns]
     return [one.allocated_bytes + (one.asked_bytes or 0) for one in failed]
 
@@ -349,7 +349,7 @@ def _wanted(view: View, process: Process) -> list[int]:
 def _cause(
     request: FailedRequest, usual: dict[str, float], grown: tuple[float, int] | None
 ) -> tuple[Cause, str]:
-    """Return the cause, and of an imbalance the part that this rank has more of."""
+    """Return (cause of a failed request, for an imbalance the part this rank has more of)."""
     asked, limit = request.asked_bytes or 0, request.limit_bytes
     others = _others(request)
     if 0 < limit < asked:

@@ -1,4 +1,4 @@
-"""Finds gaps in the data, limits that were reached, restarts, several jobs in one, clocks."""
+"""Finds gaps in the data, exhausted limits, restarts, several jobs in one, clock faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pardbg_agent import wire
 
 _LINES: Final = 2000
 CLOCK_NS: Final = 1_000_000
-"""Uncertainty that is worth a line: about as long as a small collective."""
+"""Clock uncertainty worth a note, in ns: about the length of a small collective."""
 _TOLD: Final = (-signal.SIGTERM, 128 + signal.SIGTERM)
 _LOST: Final = {
     "hub": "the hub", "launcher": "the launcher",
@@ -54,7 +54,7 @@ _LIMITS: Final[tuple[Literal["processes", "definitions"], ...]] = ("processes", 
 
 
 def dropped(view: View) -> Iterable[Candidate]:
-    """Find records that were lost on their way, or beyond what is kept."""
+    """Find records that were lost on their way or exceed what is kept."""
     for rank, process in view.ranks.items():
         if lost := process.lost(view.t_ns):
             yield Candidate(
@@ -65,7 +65,7 @@ def dropped(view: View) -> Iterable[Candidate]:
 
 
 def limits(view: View) -> Iterable[Candidate]:
-    """Find what had no room any more, and lives of which only their ends are kept."""
+    """Find data that a store had no room for, and lives of which only the ends are kept."""
     if refused := view.store.refused:
         facts = LimitReached(tuple(sorted(refused.items())))
         yield Candidate(kind="limit-reached", t_ns=view.t_ns, facts=facts)
@@ -74,7 +74,7 @@ def limits(view: View) -> Iterable[Candidate]:
 
 
 def missing_begin(view: View) -> Iterable[Candidate]:
-    """Find ranks whose first records are not here: a viewer that joined late, a cut file."""
+    """Find ranks whose first records are missing: a viewer that joined late, a truncated file."""
     missed = {rank: p.missed_before for rank, p in view.ranks.items() if p.missed_before}
     if missed:
         yield Candidate(
@@ -84,8 +84,8 @@ def missing_begin(view: View) -> Iterable[Candidate]:
 
 
 def unrecorded_ranks(view: View) -> Iterable[Candidate]:
-    """Find ranks that the groups name and of which no record came, though ops with them are over. A
-    group of several jobs' ranks (torchft's) has more than this job: those are none of its own."""
+    """Find ranks in groups that sent no record though ops with them are over. In a group over
+    several jobs (torchft), ranks of other jobs are left out."""
     members = {r for (e, _), g in view.store.groups.items() if e == view.epoch for r in g.ranks}
     size = max((process.world_size or 0 for process in view.ranks.values()), default=0)
     others = sorted(members - view.ranks.keys() - view.elsewhere)
@@ -99,7 +99,7 @@ def unrecorded_ranks(view: View) -> Iterable[Candidate]:
 
 
 def _passed(row: CollectiveRow, unseen: tuple[int, ...]) -> bool:
-    """Return whether the op is over on all others, so these ranks did take part in it."""
+    """Return whether the op is over on all other ranks: the unseen ones took part in it."""
     others = [a for a in row.arrivals if a.rank not in unseen]
     return len(others) < len(row.arrivals) and all(a.completed_ns is not None for a in others)
 
@@ -112,7 +112,7 @@ def unknown_groups(view: View) -> Iterable[Candidate]:
 
 
 def hook_errors(view: View) -> Iterable[Candidate]:
-    """Find hooks of the agent that failed and are off."""
+    """Find hooks of the agent that failed and are switched off."""
     for rank, process in view.ranks.items():
         for t_ns, where, text in process.errors:
             if t_ns <= view.t_ns:
@@ -123,7 +123,7 @@ def hook_errors(view: View) -> Iterable[Candidate]:
 
 
 def unreadable(view: View) -> Iterable[Candidate]:
-    """Find data of another version, and files that end early."""
+    """Find data of another version, and truncated files."""
     if unknown := view.store.unknown:
         yield Candidate(kind="unknown-data", t_ns=view.t_ns, facts=UnknownData(unknown))
     if view.store.truncated:
@@ -134,7 +134,7 @@ def unreadable(view: View) -> Iterable[Candidate]:
 
 
 def recorder_lost(view: View) -> Iterable[Candidate]:
-    """Find processes of pardbg that were killed: the job did not notice, the recording may."""
+    """Find processes of pardbg that were killed; the job runs on, the recording may have gaps."""
     controls = view.store.controls.last(view.now_ns, len(view.store.controls))
     known = ((t_ns, _LOST.get(_lost_process(event.fact))) for t_ns, event in controls)
     lost = [(t_ns, name) for t_ns, name in known if name is not None]
@@ -145,14 +145,14 @@ def recorder_lost(view: View) -> Iterable[Candidate]:
 
 
 def _lost_process(fact: Fact | None) -> str:
-    """Return the process of pardbg that was killed; empty: none."""
+    """Return the name of the process of pardbg that was killed; empty: none."""
     if isinstance(fact, HubRestarted):
         return "hub"
     return fact.what if isinstance(fact, ProcessLost) else ""
 
 
 def recorder_limits(view: View) -> Iterable[Candidate]:
-    """Find what the hub left out because there was too much of it at a time."""
+    """Find processes and definitions that the hub left out because it was at its limit."""
     controls = view.store.controls.last(view.now_ns, len(view.store.controls))
     reached = [(t_ns, e.fact) for t_ns, e in controls if isinstance(e.fact, Limit)]
     for of in _LIMITS:
@@ -167,14 +167,14 @@ def recorder_limits(view: View) -> Iterable[Candidate]:
 
 
 def nodes_lost(view: View) -> Iterable[Candidate]:
-    """Find nodes of the job that the hub hears nothing of, until they are back."""
+    """Find silent nodes of the job, until the hub hears from them again."""
     for t_ns, node in lost_nodes(view):
         ranks, facts = node.ranks, NodeLost((node.node,))
         yield Candidate(kind="node-lost", t_ns=t_ns, ranks=ranks, culprits=ranks, facts=facts)
 
 
 def restarts(view: View) -> Iterable[Candidate]:
-    """Find that torchelastic started the workers anew: the newest round alone is shown."""
+    """Find restarts of the workers by torchelastic; only the newest round is shown."""
     number = max(map(_own, view.ranks.values()), default=0)
     if number <= 0:
         return
@@ -190,9 +190,9 @@ def restarts(view: View) -> Iterable[Candidate]:
 
 
 def _life_end(view: View, epoch: int) -> LifeEnd | None:
-    """Return the first failure of a life, as far as its ranks reported it or the hub saw it: else
-    the first lost connection. None: not known. SIGTERM is how launchers end a life, for whatever
-    reason."""
+    """Return the first failure of a life, as reported by its ranks or seen by the hub; else its
+    first lost connection; None: not known. SIGTERM does not count: launchers end a life with it for
+    any reason."""
     processes = [p for p in view.store.procs.values() if p.epoch == epoch]
     raised = [
         (lost_peer(failure), failure.t_ns, process.rank, failure)
@@ -214,7 +214,7 @@ def _life_end(view: View, epoch: int) -> LifeEnd | None:
 
 
 def remote_calls(view: View) -> Iterable[Candidate]:
-    """Find workers of torch.distributed.rpc: what their calls carry passes no hook."""
+    """Find workers of torch.distributed.rpc: the contents of their calls pass no hook."""
     if wire.NOTE_RPC in view.store.notes:
         yield Candidate(
             kind="rpc", t_ns=view.begin_ns, ranks=tuple(view.ranks), facts=RemoteCalls()
@@ -222,7 +222,7 @@ def remote_calls(view: View) -> Iterable[Candidate]:
 
 
 def several_jobs(view: View) -> Iterable[Candidate]:
-    """Find rank numbers in two processes of one epoch: of different jobs, or at the same time."""
+    """Find rank numbers held by two processes of one epoch at the same time: several jobs."""
     twice: set[int] = set()
     jobs: set[str] = set()
     for process in view.store.procs.values():
@@ -243,19 +243,19 @@ def several_jobs(view: View) -> Iterable[Candidate]:
 
 
 def _own(process: Process) -> int:
-    """Return torchelastic's count of restarts."""
+    """Return torchelastic's count of restarts of a process."""
     return fields.integer(process.facts, "epoch", 0)
 
 
 def _active(view: View, process: Process) -> tuple[int, int]:
-    """Return (time of its last collective, its start); (-1, start) without any."""
+    """Return (time of the process's last collective, its start) in ns; (-1, start) without any."""
     table, visible = view.rows(process, "issue")
     last = int(table.col("t0_ns")[visible - 1]) if visible else -1
     return last, process.started_ns or 0
 
 
 def no_ranks(view: View) -> Iterable[Candidate]:
-    """Find that the run is over with no rank in it."""
+    """Find a run that is over and had no rank."""
     if view.run_end is not None and not view.ranks:
         yield Candidate(kind="no-ranks", t_ns=view.run_end[0], facts=NoRanks(_output_cause(view)))
 
@@ -270,7 +270,7 @@ def _output_cause(view: View) -> Literal["no space", "raised", ""]:
 
 
 def clocks(view: View) -> Iterable[Candidate]:
-    """Find ranks whose clock is not known well enough to order their ops against others'."""
+    """Find ranks whose clock is too uncertain to order their ops against other ranks'."""
     several = len({process.host for process in view.ranks.values()}) > 1
     errors = {rank: p.clocks.at(view.t_ns).error_ns for rank, p in view.ranks.items()}
     unknown = tuple(rank for rank, error in errors.items() if error is None)
@@ -287,7 +287,7 @@ def clocks(view: View) -> Iterable[Candidate]:
 
 
 def _jumps(view: View) -> Iterable[Candidate]:
-    """Find clocks that went ahead or back by themselves: when exactly is not known."""
+    """Find clocks that jumped ahead or back; the exact moment of a jump is not known."""
     for rank, process in view.ranks.items():
         jumps = [jump for jump in process.clocks.jumps if jump.t_ns <= view.t_ns]
         if jumps:

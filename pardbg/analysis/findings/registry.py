@@ -1,4 +1,4 @@
-"""All detectors, and the findings at a cursor: one more kind of finding is a detector here and a
+"""All detectors, and the findings at a cursor. A new kind of finding needs a detector here and a
 row in ``kinds``."""
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from pardbg.analysis.findings.stalls.stuck import stuck_calls, stuck_ops
 from pardbg.analysis.findings.values.left_out import left_out
 
 Detector = Callable[[View], Iterable[Candidate]]
-"""What it finds at the view's cursor. Rows that several need (``collectives(view)``,
-``p2p_rows(view)``, …) are ``@per_view``: computed once."""
+"""Function that yields candidates at the view's cursor. Rows that several detectors need
+(``collectives(view)``, ``p2p_rows(view)``, …) are ``@per_view``: computed once."""
 
 
 @per_view
 def disagreements(view: View) -> tuple[Candidate, ...]:
-    """Return ranks whose ops, messages or threads do not fit, unsettled ones too."""
+    """Return candidates for ops, messages or threads of ranks that disagree, unsettled ones too."""
     found = chain(mismatches(view), thread_order(view), messages(view))
     return tuple(with_handled(view, one) for one in found)
 
 
 @per_view
 def stalls(view: View) -> tuple[Candidate, ...]:
-    """Return what holds ranks up at the cursor; once the job fell apart, what did just before."""
+    """Return candidates for ranks held up at the cursor, or just before the job fell apart."""
     for then, over in waiting.moments(view):
         if not waiting.is_held(then):
             waits = (waiting.waits(then, over), stuck_ops(then, over), stuck_calls(then))
@@ -61,13 +61,13 @@ def stalls(view: View) -> tuple[Candidate, ...]:
 
 @per_view
 def standstills(view: View) -> tuple[Finding, ...]:
-    """Return findings about ranks that hang or disagree, those of a job that fell apart too."""
+    """Return findings about ranks that hang or disagree, also those of a job that fell apart."""
     return decided((*disagreements(view), *stalls(view)))
 
 
 @per_view
 def ended_ranks(view: View) -> frozenset[int]:
-    """Return ranks that a launcher ended after another rank's failure or as it was asked to."""
+    """Return ranks that a launcher ended, after another rank's failure or on request."""
     explained = any(finding.severity == "error" for finding in standstills(view))
     return ended_by_launcher(view, explained)
 
@@ -83,12 +83,12 @@ OF_SPEED: Final[tuple[Detector, ...]] = (
     slow_groups,
     overloaded_hosts,
 )
-"""Detectors that ask what took long, or which rank came late: hosts that run ahead of their devices
-know neither."""
+"""Detectors that need durations or arrival times on devices: left out where hosts run ahead of
+their devices, as neither is known there."""
 OF_ORDER: Final[tuple[Detector, ...]] = (
     ends, disagreements, stalls, recording.hook_errors, thread_failures, orders,
 )  # fmt: skip
-"""Detectors that need op order only."""
+"""Detectors that need op order only; a rehearsal has no others."""
 DETECTORS: Final[tuple[Detector, ...]] = (
     *OF_ORDER,
     *OF_SPEED,
@@ -142,12 +142,12 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 
 @per_view
 def findings(view: View) -> tuple[Finding, ...]:
-    """Return all findings at the cursor, the worst first, then the newest."""
+    """Return all findings at the cursor, worst severity first, then newest."""
     return decided(chain.from_iterable(detect(view) for detect in detectors(view)))
 
 
 def detectors(view: View) -> tuple[Detector, ...]:
-    """Return the detectors that may be asked of this run."""
+    """Return the detectors that apply to this run."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
     of = OF_ORDER if rehearsed(view) else DETECTORS
     return tuple(one for one in of if one not in OF_SPEED) if are_launches(view) else of

@@ -1,4 +1,4 @@
-"""Finds what NCCL, devices and logs report: warnings, RAS's answers, clocks, errors."""
+"""Finds conditions that NCCL, devices and logs report: warnings, RAS's answers, clocks, errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pardbg.nccl.debug_lines import Warned
 from pardbg.nccl.named_ranks import ranks_of
 
 MAX_WARNINGS: Final = 4
-"""Kinds of NCCL's warnings that are findings."""
+"""Largest number of kinds of NCCL's warnings that become findings."""
 EVENTS: Final = 4096
 
 
 def nccl_warnings(view: View) -> Iterator[Candidate]:
-    """Find NCCL's warnings, those that differ in numbers alone as one."""
+    """Find NCCL's warnings; warnings that differ only in numbers are one candidate."""
     kinds: dict[str, list[Warned]] = defaultdict(list)
     for warned in view.store.nccl.warnings:
         if warned.t_ns <= view.t_ns:
@@ -44,7 +44,7 @@ def nccl_warnings(view: View) -> Iterator[Candidate]:
 
 
 def ras_status(view: View) -> Iterator[Candidate]:
-    """Find what RAS answered last."""
+    """Find ranks named in the last answer of NCCL's RAS."""
     told = [(t, e.fact) for t, e in view.store.controls.last(view.t_ns, EVENTS)
             if isinstance(e.fact, Ras)]  # fmt: skip
     for t_ns, fact in told[-1:]:
@@ -57,7 +57,7 @@ def ras_status(view: View) -> Iterator[Candidate]:
 
 
 def logged(view: View) -> Iterator[Candidate]:
-    """Find what `pardbg explain` read in the job's log."""
+    """Find conclusions that `pardbg explain` drew from the job's log."""
     for t_ns, event in view.store.controls.last(view.t_ns, EVENTS):
         if isinstance(said := event.fact, LogSays) and said.kind in LOGGED:
             yield Candidate(
@@ -69,8 +69,8 @@ def logged(view: View) -> Iterator[Candidate]:
 
 @per_view
 def readings(view: View) -> dict[tuple[str, int], tuple[int, DeviceNews]]:
-    """Return (host, index) -> (t_ns, newest reading) of each device: of those with ranks on it, if
-    there is one."""
+    """Return (host, index) -> (t_ns, newest reading) of each device; readings with ranks are
+    preferred."""
     newest: dict[tuple[str, int], tuple[int, DeviceNews]] = {}
     for t_ns, event in view.store.controls.last(view.t_ns, EVENTS):
         if isinstance(news := event.fact, DeviceNews):
@@ -93,7 +93,7 @@ def shared_devices(view: View) -> Iterator[Candidate]:
 
 
 def devices(view: View) -> Iterator[Candidate]:
-    """Find devices that are throttled at the cursor, and those that had errors."""
+    """Find devices that are throttled at the cursor and devices that had errors."""
     for (host, index), (t_ns, news) in readings(view).items():
         if news.reasons:
             yield Candidate(

@@ -1,8 +1,8 @@
-"""Words of kinds of findings, from ``kinds/kinds.txt``: what a kind means, what must have been
-seen, the sentence, what to try, the screen with the evidence.
+"""Texts of kinds of findings, from ``kinds/kinds.txt``: meaning, required data, sentence, advice,
+screen with the evidence.
 
-A section of the file is a class of facts, or a kind (or several, separated by spaces) where that
-says more. ``try CASE`` is for one value of a fact. Exit codes in words are here, too.
+A section of the file is a class of facts, or kinds (separated by spaces) with texts of their own.
+``try CASE`` is for one value of a fact. Exit codes in words are here, too.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ wording: Final = partial(sections, "pardbg.analysis.findings.kinds", "kinds.txt"
 
 
 def word(of: type, key: str) -> str:
-    """Return a text of a class of facts, or of its nearest base that has it; else empty."""
+    """Return a text of a class of facts, or of its nearest base class that has it; else empty."""
     found = (wording().get(base.__name__, {}) for base in of.__mro__)
     return next((section[key] for section in found if key in section), "")
 
 
 def killed_text(code: int | None) -> str:
-    """Return text such as ``was killed by SIGKILL``."""
+    """Return how a process with this exit code was killed, such as ``was killed by SIGKILL``."""
     if code is None or code >= 0:
         return "was killed, or left by os._exit"
     return f"was killed by {signal_name(code)}"
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal of an exit code below 0."""
+    """Return the signal's name for a negative exit code."""
     try:
         return signal.Signals(-code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a rank does that others wait for, as facts and in words."""
+"""Activity of a rank that other ranks wait for, as facts and in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
     "was": ("was", "were", "was", "were"),
     "run": ("runs", "run", "ran", "ran"),
 }
-"""verb -> (one rank, several, the same in the past)"""
+"""verb -> (form for one rank, form for several, the same two in the past)"""
 _KERNEL: Final = "blocked in the kernel (a disk, a network, a driver)"
 _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
     "unknown": ("have", "not come"), "left": ("have", "exited"), "lost": ("be", "lost"),
@@ -47,10 +47,10 @@ _KINDS: Final[dict[Doing, str]] = {
 }  # fmt: skip
 GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended", "destroyed")
 FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
-"""Out of order whatever the others wait for; a rank that does anything else only takes its time."""
+"""States in which a rank is at fault, whatever others wait for; in others it takes time."""
 _OWN_ADVICE: Final[tuple[Doing, ...]] = (*FAULTS, "kernel", "device")
 WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", "device", *_KINDS)
-"""Said without the threads and callers of the place."""
+"""States reported without the threads and callers of the place."""
 
 
 NO_OP: Final = Label("")
@@ -58,7 +58,7 @@ NO_OP: Final = Label("")
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A rank has ended more steps than the others, and issued fewer collectives of a group."""
+    """Collectives issued by a rank that ended more steps than the others, but issued fewer."""
 
     group: Label
     issued: int
@@ -71,74 +71,74 @@ class Absence:
 
     doing: Doing
     place: str | None = None
-    """Where in the program it is."""
+    """Place in the program where the rank is; None: not known."""
     name: str = ""
-    """Pipeline action, the host that is cut off, what a device stands at, or where it destroyed the
-    group."""
+    """Name that belongs to ``doing``: the pipeline action, the host that is cut off, what the
+    device is stuck at, or the place that destroyed the group."""
     step: int = -1
-    """Step of what a device stands at."""
+    """Step of the op or phase that the device is stuck at."""
     code: int | None = None
-    """Exit code."""
+    """Exit code; None: not known."""
     pid: int = 0
     during: Doing = "unknown"
-    """What the program was at, by its newest record, where no stack can be had."""
+    """Phase of the program by its newest record, for a rank without a stack."""
     silent_ns: int = 0
-    """Time its agent's thread had been silent, or its device has stood."""
+    """Time for which the agent's thread has been silent or the device stuck, in ns."""
     asleep: bool = False
-    """It sleeps or waits for something."""
+    """Whether the rank sleeps or waits for something."""
     progresses: bool = False
-    """Its records go on coming."""
+    """Whether the rank's records still arrive."""
     thread: str = ""
-    """Thread that is at the place, if not the main one."""
+    """Thread that is at the place; empty: the main one."""
     caller: str = ""
-    """The function that called the one of the place: ``step (train.py:88)``."""
+    """Caller of the function at the place: ``step (train.py:88)``."""
     threads: tuple[tuple[str, str], ...] = ()
     """(name, place) of other threads."""
     lock: str = ""
-    """Lock that it waits for, and the thread inside, as the hub found it."""
+    """Lock that the rank waits for, and the thread that holds it, as the hub found it."""
     blocking: Blocking | None = None
-    """System call that its agent saw it in."""
+    """System call that the rank's agent saw it in."""
     rank: int = -1
     last: Label = NO_OP
-    """Op that it issued last, of a rank of which no stack can be had."""
+    """Last op that the rank issued, for a rank without a stack."""
     last_at: str = ""
-    """Where it issued the first op with that signature."""
+    """Place where the rank issued its first op with that signature."""
 
     @property
     def kind(self) -> str:
-        """Return the kind of finding that it makes of a wait."""
+        """Return the kind of finding for ranks that wait for this rank."""
         return _KINDS.get(self.doing, "missing-rank")
 
     @property
     def fault(self) -> bool:
-        """Return whether it is out of order whatever the others wait for."""
+        """Return whether the rank is at fault whatever the others wait for."""
         return self.doing in FAULTS
 
     @property
     def idle(self) -> bool:
-        """Return whether its host does not work: it sleeps or waits, or its device is stuck."""
+        """Return whether the rank's host is idle: it sleeps or waits, or its device is stuck."""
         return (self.asleep or self.doing == "device") and not self.fault
 
     @property
     def waits_within(self) -> bool:
-        """Return whether it may be a thread of its own process that it waits for: it sleeps, or
-        waits for a lock."""
+        """Return whether the rank may wait for a thread of its own process: it sleeps, or waits for
+        a lock."""
         call = None if self.blocking is None else self.blocking.call
         return self.idle and self.doing != "device" and call in (None, "lock", "sleep", "poll")
 
     @property
     def holder(self) -> int | None:
-        """Return the rank that has the file lock, or the end of a socket, which this one waits for;
-        None: none is known."""
+        """Return the rank that holds the file lock, or has the other end of the socket, that this
+        rank waits for; None: not known."""
         return None if self.blocking is None else self.blocking.holder
 
     @property
     def severity(self) -> Severity:
-        """Return error if it cannot come by itself, warning if it may."""
+        """Return ``error`` if the rank cannot come by itself, ``warning`` if it may."""
         return "error" if self.doing in (*GONE, "stopped", "traced") else "warning"
 
     def advice(self) -> str:
-        """Return what to try."""
+        """Return the advice for this state of the rank."""
         if self.doing not in _OWN_ADVICE and self.blocking is not None:
             return blocking_advice(self.blocking, self)
         case = "pdb" if self.doing == "prompt" else self.doing
@@ -147,8 +147,8 @@ class Absence:
         return filled(word(Absence, f"try {case}") or word(Absence, f"try {other}"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
-        """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:
-        several ranks do; ``over``: it is past."""
+        """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``: for
+        several ranks; ``over``: in the past tense."""
         verb, rest = self._phrase(many, over)
         words = " ".join(filter(None, (_VERBS[verb][many + 2 * over], rest)))
         if self.place and self.doing != "destroyed":
@@ -186,7 +186,7 @@ class Absence:
         return _WORDS[self.doing]
 
     def _at(self, many: bool) -> str:
-        """Return ``in forward``."""
+        """Return the rank's phase, such as ``in forward``."""
         if self.during == "action":
             return f"in {self.name}"
         if self.during == "loading":
@@ -205,8 +205,8 @@ class Absence:
         return f"{thread}{caller}{asleep}"
 
     def beside(self, many: bool = False) -> str:
-        """Return sentences on its other threads and the lock that it waits for, or its last op;
-        ``many``: several ranks do the same."""
+        """Return sentences on the rank's other threads and the lock that it waits for, or on its
+        last op; ``many``: for several ranks."""
         if self.last and not many:
             return last_op_text(self.last, self.last_at)
         if self.doing in WHOLE or not self.place:
@@ -215,8 +215,8 @@ class Absence:
 
 
 def last_op_text(last: Label, at: str) -> str:
-    """Return a sentence on where a rank of which no stack can be had was last seen; ``at``: where
-    it issued the first such op."""
+    """Return a sentence on the last op of a rank without a stack; ``at``: place where it issued its
+    first such op."""
     first = f"; it issued its first such op at {at}" if at else ""
     return f" The last op that it issued is {last}{first}." if last else ""
 
@@ -228,5 +228,5 @@ def handled_text(handled: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
 
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:
-    """Return sentences such as `` Its thread writer is at a.py:3 in f.``"""
+    """Return sentences on other threads, such as `` Its thread writer is at a.py:3 in f.``"""
     return "".join(f" Its {whose(name)} is at {at}." for name, at in threads)

@@ -1,4 +1,4 @@
-"""System calls that a rank stands in, in words: what it waits for, and what to do."""
+"""System calls that ranks are blocked in, in words: what they wait for, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pardbg.sentences import filled
 
 
 def blocking_text(of: Blocking) -> str:
-    """Return ``it sleeps``, to follow a place."""
+    """Return the blocked call in words, such as ``it sleeps``, to follow a place."""
     case: str = of.call
     if of.call == "socket" and of.holder is not None:
         case += " of rank"
@@ -21,6 +21,6 @@ def blocking_text(of: Blocking) -> str:
 
 
 def blocking_advice(of: Blocking, about: object) -> str:
-    """Return what to run and what usually causes it. ``about`` has the ``rank`` and its ``pid``."""
+    """Return a command to run and the usual causes. ``about`` has the ``rank`` and its ``pid``."""
     case, does = f"try {of.call}", of.does if of.holder is None else "of rank"
     return filled(word(Blocking, f"{case} {does}") or word(Blocking, case), of, about)

@@ -23,9 +23,9 @@ class SameOrder(Facts):
     """A sampler that shuffles gave the same order in each of the last epochs."""
 
     epoch: int
-    """The number that all of them had ..."""
+    """Number of the epoch that was set in all of these epochs."""
     number: int
-    """... so many."""
+    """Number of epochs with the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class SkippedBatch(Facts):
     """A rank took one batch more than the others, without a step for it."""
 
     step: int
-    """It took two before this one."""
+    """Step before which the rank took two batches."""
     num_steps: int
-    """It has been a batch ahead for so many."""
+    """Number of steps for which the rank has been a batch ahead."""
     what: str = "data"
-    """What it did once more than the others: ``data``, ``backward`` or ``cleared again``."""
+    """Action done once more than by the others: ``data``, ``backward`` or ``cleared again``."""
 
     def text(self, about: Candidate) -> str:
         return filled(word(SkippedBatch, f"text {self.what}"), self, about)

@@ -16,8 +16,8 @@ Cause = Literal[
     "request", "fragmentation", "others", "growth", "imbalance",
     "parameters", "gradients", "optimizer", "activations",
 ]  # fmt: skip
-"""Why the request failed. ``imbalance``: this rank has more than the others; the last four: the
-largest part of what is allocated, where nothing else explains it."""
+"""Cause of the failed request. ``imbalance``: this rank has more than the others; the last four:
+the largest part of the allocated memory, where nothing else explains the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,23 @@ class OutOfMemory(Facts):
     fatal: bool
     asked_bytes: int | None
     limit_bytes: int
-    """0: not known, as ``allocated_bytes``."""
+    """Size of the device's memory; 0: not known, and neither is ``allocated_bytes``."""
     allocated_bytes: int
     unused_bytes: int
-    """Reserved by this process and not allocated."""
+    """Bytes reserved by this process and not allocated."""
     others_bytes: int | None
-    """Bytes of the device that other processes and the driver have; None: not known."""
+    """Bytes of the device used by other processes and the driver; None: not known."""
     parts: tuple[tuple[str, int], ...]
-    """(parameters, gradients, optimizer or activations, bytes); activations: all the rest."""
+    """(parameters, gradients, optimizer or activations, bytes); activations: the remainder."""
     doing: str
-    """``forward``, ``2F5``, ``optimizer``; empty: not known."""
+    """Phase or pipeline action: ``forward``, ``2F5``, ``optimizer``; empty: not known."""
     step: int
     usual_bytes: float | None
-    """Median of the other ranks' peaks; None: there are none."""
+    """Median of the other ranks' peaks, in bytes; None: there are no other ranks."""
     more: str
-    """Part that this rank has more of than the others, if that is the cause."""
+    """Part that this rank has more of than the others; empty: the cause is no imbalance."""
     per_step_bytes: float | None
-    """Steady growth."""
+    """Steady growth in bytes per step; None: none."""
 
     def severity(self) -> Severity:
         return "error" if self.fatal else "info"
@@ -80,14 +80,14 @@ class OutOfMemory(Facts):
 
 
 class _OfDevice(Facts):
-    """About one device; ranks are those that have it in use."""
+    """Base class of facts about one device; the ranks are those that use it."""
 
     __slots__ = ()
     host: str
     index: int
 
     def device(self, about: Candidate) -> str:
-        """Return the device in words."""
+        """Return the device and its ranks in words."""
         of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
         return f"device {self.index} on {self.host}{of}"
 
@@ -154,7 +154,7 @@ class RasReport(Facts):
     that launched an op less often than others."""
 
     rows: tuple[tuple[str, str, tuple[int, ...], bool], ...]
-    """(communicator, what, ranks, whether these are the job's)"""
+    """(communicator, op or state, ranks, whether these are the job's global ranks)"""
 
     def severity(self) -> Severity:
         bad = {"dead", "unresponsive", "failed"}
@@ -165,7 +165,7 @@ class RasReport(Facts):
 
 
 def ras_text(rows: Iterable[tuple[str, str, tuple[int, ...], bool]]) -> str:
-    """Return rows of a RasReport as a sentence."""
+    """Return the rows of a RasReport as a sentence."""
     said = [
         f"{ranks_text(ranks)}{'' if own else f' of communicator {comm}'} "
         + (f"{agreed('is', ranks)} {what}" if what in ("dead", "unresponsive", "failed")

@@ -1,4 +1,4 @@
-"""The first difference from a reference in words, as findings and ``pardbg same`` have them."""
+"""Words for the first difference from a reference, in findings and in ``pardbg same``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _TRIED: Final[Mapping[Cause, str]] = {
 
 
 def tensor_text(what: str, name: str) -> str:
-    """Return which tensor it is: ``the gradient of head.weight``."""
+    """Return the tensor in words, such as ``the gradient of head.weight``."""
     named = name or what in ("loss", OF_LOSS)
     return f"{_WHAT.get(what, what)} {name}".strip() if named else _MODEL
 
 
 def difference_text(step: int | None, what: str, name: str, cause: Hypothesis | None) -> str:
-    """Return which tensor differs first, and what that looks like."""
+    """Return in words which tensor differs first, and what its difference looks like."""
     head = f"{tensor_text(what, name)} differs first, in step {step}"
     return head if cause is None else f"{head}: {_cause(cause)}"
 
@@ -59,21 +59,21 @@ def _cause(found: Hypothesis) -> str:
 
 
 def trial_text(tried: Trial) -> str:
-    """Return as what a tensor was tried: ``1/4 × the reference``."""
+    """Return the hypothesis that was tried on a tensor, such as ``1/4 × the reference``."""
     if tried.cause == "factor":
         return f"{_factor(Hypothesis('factor', tried.factor, True))} × the reference"
     return _TRIED[tried.cause]
 
 
 def _factor(found: Hypothesis) -> str:
-    """Return ``2``, ``1/4``; other factors with their digits."""
+    """Return a factor as ``2`` or ``1/4``; unusual factors with their digits."""
     if found.named and 0 < found.factor < 1:
         return f"1/{round(1 / found.factor)}"
     return number(found.factor)
 
 
 def sides_text(numbers: Iterable[tuple[int, float]], before: str = "") -> str:
-    """Return ``3 on rank 1, 4 on ranks 0,2`` of (rank, number) each."""
+    """Return (rank, number) pairs as ``3 on rank 1, 4 on ranks 0,2``."""
     by_number: dict[float, list[int]] = {}
     for rank, one in numbers:
         by_number.setdefault(one, []).append(rank)
@@ -81,7 +81,7 @@ def sides_text(numbers: Iterable[tuple[int, float]], before: str = "") -> str:
 
 
 def settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]) -> str:
-    """Return how optimizers' settings differ: (rank, learning rate), or ranks that have others."""
+    """Return a sentence on (rank, learning rate) pairs, or on ranks with other settings."""
     if rates:
         return f" Their learning rates differ: {sides_text(rates)}."
     if others:

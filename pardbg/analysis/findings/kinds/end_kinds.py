@@ -17,18 +17,18 @@ from pardbg.words import agreed, duration, ranks_text, waits_text
 from pardbg_agent.wire import TASK_OF
 
 THREAD_STEPS: Final = 16
-"""Steps after which what a thread did is no longer waited for: a queue that it filled is empty."""
+"""Steps after which the work of a lost thread is no longer awaited: its queue is empty."""
 _IDLE_NS: Final = 10_000_000_000
-"""A rank that lost a thread and does nothing for so long waits for it."""
+"""Idle time, in ns, after which a rank that lost a thread is taken to wait for it."""
 _TELLING: Final = {
     "EADDRINUSE": "port taken", "PytorchStreamWriter failed": "disk", "unexpected pos ": "disk",
     "No space left on device": "disk", "Disk quota exceeded": "disk",
 }  # fmt: skip
-"""Part of an exception's text -> what to try."""
+"""Part of an exception's text -> case of the advice"""
 
 
 class _Failure(Facts):
-    """The first failure of a run."""
+    """Base class of facts about the first failure of a run."""
 
     __slots__ = ()
 
@@ -37,29 +37,29 @@ class _Failure(Facts):
 
 
 def _waiting_text(waiting: tuple[int, ...], ranks: tuple[int, ...]) -> str:
-    """Return `` Ranks 1,2 wait for it.``, of ranks that wait for these."""
+    """Return a sentence on ranks that wait for ``ranks``, such as `` Ranks 1,2 wait for it.``"""
     if not waiting:
         return ""
     return f" {ranks_text(waiting).capitalize()} {waits_text(waiting)} for {agreed('it', ranks)}."
 
 
 def _seen_last(ranks: tuple[int, ...], last: Label, at: str) -> str:
-    """Return where a rank was last seen, of one alone: no stack can be had of it."""
+    """Return a sentence on the last op of a rank, if there is only one: its stack is gone."""
     return last_op_text(last, at) if len(ranks) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One more exception that a failure holds, beside its cause."""
+    """A further exception that a failure holds, beside its cause."""
 
     error: str
     where: str
     ranks: tuple[int, ...]
-    """Ranks that raised it, where a checkpoint says so."""
+    """Ranks that raised the exception, as a checkpoint's error names them."""
 
 
 def cause_text(cause: Cause | None) -> str:
-    """Return ``, caused by ValueError: no labels``, to follow an exception; empty: it has none."""
+    """Return ``, caused by ValueError: no labels``, to follow an exception; else empty."""
     if cause is None:
         return ""
     how = "while handling" if cause.implicit else "caused by"
@@ -82,12 +82,12 @@ class Raised(_Failure):
     error: str
     step: int
     first: int
-    """Rank that raised it first."""
+    """Rank that raised the exception first."""
     made_up_input: bool
-    """Raised by the program itself in a rehearsal, whose received tensors hold placeholder data."""
+    """Whether the program raised it in a rehearsal, whose received tensors are placeholders."""
     waiting: tuple[int, ...]
     called_at: str = ""
-    """Where these ranks called, by RPC, the worker that raised it."""
+    """Place where these ranks called, by RPC, the worker that raised the exception."""
     cause: Cause | None = None
     also: tuple[Held, ...] = ()
 
@@ -119,9 +119,9 @@ class Exited(_Failure):
     code: int | None
     waiting: tuple[int, ...]
     abrupt: bool
-    """Its agent was to say that the interpreter ends, and did not."""
+    """Whether the process ended without the agent's notice that the interpreter exits."""
     last: Label = NO_OP
-    """Op that it issued last, and where it issued the first such op."""
+    """Last op that the rank issued; ``last_at``: place where it issued its first such op."""
     last_at: str = ""
 
     def text(self, about: Candidate) -> str:
@@ -145,7 +145,7 @@ class Lost(_Failure):
     last: Label = NO_OP
     last_at: str = ""
     printed: str = ""
-    """What it printed as it aborted."""
+    """Text that the process printed as it aborted."""
 
     def text(self, about: Candidate) -> str:
         end = killed_text(self.code) if self.killed else "ended without an error"
@@ -180,7 +180,7 @@ class Followed(Note):
 
     after: tuple[int, ...]
     waited_for: tuple[int, ...]
-    """Ranks that all of them waited for; empty: not all did."""
+    """Ranks that all of these ranks waited for; empty: not all of them waited."""
 
     def text(self, about: Candidate) -> str:
         ranks = ranks_text(about.ranks)
@@ -194,13 +194,13 @@ class LeftEarly(_Failure):
     """Ranks that exited, with no sign of an error, while others were connected to them."""
 
     abrupt: bool = False
-    """They did not run Python's own exit: os._exit."""
+    """Whether the ranks skipped Python's own exit (os._exit)."""
     last: Label = NO_OP
     last_at: str = ""
     normal: bool = False
-    """Their exit code is known, and 0."""
+    """Whether the ranks' exit code is known to be 0."""
     destroyed: bool = False
-    """They destroyed the group that the others were in, and live on."""
+    """Whether the ranks destroyed the group they shared with the others, and still run."""
     left_out: LeftOut | None = None
 
     def text(self, about: Candidate) -> str:
@@ -228,9 +228,9 @@ class CutOff(Facts):
 
     error: str
     sure: bool
-    """Nothing more can become known."""
+    """Whether the job is over, so that no first failure can become known."""
     stale: bool = False
-    """A restarted life could not connect: nobody listens at an address that its store gave."""
+    """Whether a restarted life could not connect to a stale address from its store."""
 
     def severity(self) -> Severity:
         return "error" if self.sure else "warning"
@@ -254,7 +254,7 @@ class ExitCode(_Failure):
 
     code: int | None
     outlived: tuple[int, ...] = ()
-    """Ranks that still ran then."""
+    """Ranks that still ran when the job's first process ended."""
 
     def text(self, about: Candidate) -> str:
         signal = f" (128 + {signal_name(128 - (self.code or 0))})" if (self.code or 0) > 128 else ""
@@ -275,7 +275,7 @@ class Interrupted(Note):
     """Somebody ended the job on purpose."""
 
     by: str
-    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``ada on pts/3 (kill)``"""
+    """Origin of the request: ``Ctrl-C (SIGINT)``, ``SIGTERM``, ``ada on pts/3 (kill)``"""
 
     def text(self, about: Candidate) -> str:
         ranks = about.ranks
@@ -291,21 +291,21 @@ class ThreadRaised(Facts):
     thread: str
     error: str
     steps_since: int = 0
-    """Training steps that the rank has ended without it."""
+    """Training steps that the rank has ended since the thread failed."""
     idle_ns: int = 0
-    """Time since which the rank has done nothing, and is in no op."""
+    """Time for which the rank has done nothing and been in no op, in ns."""
     waiting: tuple[int, ...] = ()
-    """Ranks that wait for this one since."""
+    """Ranks that have waited for this one since."""
     stands: str = ""
-    """Where its main thread stands, if others wait for it."""
+    """Place where the rank's main thread stands, if others wait for the rank."""
     kept: bool = False
-    """The thread is a pool's and goes on: a future has the exception. A cause alone, of what ranks
-    then wait for or disagree on."""
+    """Whether a future holds the exception, of a pool's thread that goes on. Then the facts only
+    explain other candidates: ranks that wait or disagree."""
     cause: Cause | None = None
     also: tuple[Held, ...] = ()
     unwritten: int | None = None
-    """Step in which it became known that a checkpoint is not written; None: it was to write none.
-    Then it is a finding by itself, one for all ranks."""
+    """Step in which a checkpoint became known to be unwritten; None: the thread wrote no
+    checkpoint. If set, the facts are a finding by themselves, one for all ranks."""
 
     @property
     def _is_task(self) -> bool:
@@ -351,7 +351,7 @@ class ThreadRaised(Facts):
         return None if self.unwritten is None else (self.thread, self.error)
 
     def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return a checkpoint that failed on all ranks as one."""
+        """Return one candidate for a checkpoint that failed on several ranks."""
         ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
         culprits = tuple(sorted({rank for one in same for rank in one.culprits}))
         return [replace(min(same, key=lambda one: one.t_ns), ranks=ranks, culprits=culprits)]
@@ -387,7 +387,7 @@ LOGGED: Final = (
     "host-ahead", "dump-unfit", "dump-disagrees", "program-fault", "rank-twice", "device-twice",
     "host-memory",
 )  # fmt: skip
-"""Kinds of conclusions from a log; findings have them as ``log-…``."""
+"""Kinds of conclusions from a log; as findings they are named ``log-…``."""
 KINDS: Final = kinds(
     {
         "exception": (Raised, Harmless),

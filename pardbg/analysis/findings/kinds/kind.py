@@ -12,20 +12,20 @@ from pardbg.analysis.findings.wording import word, wording
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Kinds with the same facts, and what docs/findings.md says about them."""
+    """One row of the table: kinds with the same facts, and their text in docs/findings.md."""
 
     names: tuple[str, ...]
-    """Stable identifiers."""
+    """Stable identifiers of the kinds."""
     facts: tuple[type[Facts], ...]
-    """Severity, sentences and advice."""
+    """Classes of facts, which have the severity, sentences and advice."""
     means: str
     needs: str
     attempt: str
 
 
 def kinds(rows: Mapping[str, type[Facts] | tuple[type[Facts], ...]]) -> tuple[Kind, ...]:
-    """Return rows, of names separated by spaces and their facts. What the section of a row leaves
-    out is as its (first) facts have it."""
+    """Return the rows for identifiers (separated by spaces) and their facts. A text missing in a
+    row's section is that of its (first) facts."""
     return tuple(_kind(names, of if isinstance(of, tuple) else (of,)) for names, of in rows.items())
 
 

@@ -24,7 +24,7 @@ ROWS: Final[tuple[Kind, ...]] = (
     *values.KINDS, *data.KINDS, *devices.KINDS,
 )  # fmt: skip
 KINDS: Final[dict[str, Kind]] = {name: row for row in ROWS for name in row.names}
-"""By identifier."""
+"""Identifier -> row of the table"""
 _HEAD: Final = "| kind | means | needs | try |\n|---|---|---|---|\n"
 
 
@@ -38,14 +38,14 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """Return the page with its table made anew."""
+    """Return the page with its table replaced by the current one."""
     before, _, rest = page.partition(_HEAD)
     after = rest[rest.index("\n\n") :] if "\n\n" in rest else ""
     return f"{before}{table()}{after.removeprefix(chr(10))}"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the table into a page."""
+    """Update the table in the given pages."""
     for path in map(Path, arguments):
         path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
 

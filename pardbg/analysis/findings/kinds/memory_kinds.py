@@ -17,13 +17,13 @@ class MemoryCreep(Facts):
     per_step_bytes: float
     since_step: int
     step: int
-    """The last one that was looked at."""
+    """Last step of the window."""
     bytes: int
-    """At its end."""
+    """Memory at the end of that step, in bytes."""
     total: str
-    """``allocated`` or ``rss``."""
+    """Kind of total: ``allocated`` or ``rss``."""
     known_bytes: int
-    """Parameters, gradients and optimizer state."""
+    """Bytes of parameters, gradients and optimizer state."""
     step_ns: float
 
     def text(self, about: Candidate) -> str:
@@ -45,7 +45,7 @@ class MemoryImbalance(Facts):
     usual_bytes: float
     total: str
     part: str
-    """Part that is larger: parameters, gradients, optimizer or activations; empty: none of them."""
+    """Larger part: parameters, gradients, optimizer or activations; empty: none of them."""
     more_bytes: float
 
     def text(self, about: Candidate) -> str:
@@ -67,7 +67,7 @@ class MemoryNearLimit(Facts):
     used_bytes: int
     limit_bytes: int
     cgroup_of: str
-    """Host whose cgroup it is; empty: a device."""
+    """Host whose cgroup is nearly full; empty: a device is."""
     fullest: int
     fullest_bytes: int
 

@@ -12,27 +12,27 @@ from pardbg.words import agreed, ranks_text, sizes
 
 _MAX_PLACES: Final = 4
 Place = tuple[int, str]
-"""(rank, where it stands or issued the op)"""
+"""(rank, place where it stands or issued the op)"""
 
 
 def places_text(places: tuple[Place, ...]) -> str:
-    """Return ``rank 0 at a.py:3 in f, rank 1 at …``, of a few ranks."""
+    """Return the places of a few ranks: ``rank 0 at a.py:3 in f, rank 1 at …``"""
     return ", ".join(f"rank {rank} at {where}" for rank, where in places[:_MAX_PLACES])
 
 
 def places_sentence(places: tuple[Place, ...], least: int = 2) -> str:
-    """Return `` Rank 0 at a.py:3 in f, rank 1 at ….``; empty unless so many places are known: of
-    one alone the finding's own place tells."""
+    """Return a sentence `` Rank 0 at a.py:3 in f, rank 1 at ….``; empty if fewer than ``least``
+    places are known, as the finding has the place of one rank itself."""
     return f" R{places_text(places)[1:]}." if len(places) >= least else ""
 
 
 def first_text(places: tuple[Place, ...]) -> str:
-    """Return `` Rank 0 issued its first such op at a.py:3 in f.``, of each rank."""
+    """Return a sentence per rank: `` Rank 0 issued its first such op at a.py:3 in f.``"""
     return "".join(f" Rank {rank} issued its first such op at {at}." for rank, at in places)
 
 
 def _parted_text(parted: Parting | None) -> str:
-    """Return `` Before, in the forward of this step, rank 1 issued 3 ops, rank 0 4: …``."""
+    """Return a sentence on the earlier phase of this step in which ranks parted; else empty."""
     if parted is None:
         return ""
     (one, other), (few, many) = parted.ranks, parted.ops
@@ -42,7 +42,7 @@ def _parted_text(parted: Parting | None) -> str:
 
 
 class _Disagreement(Facts):
-    """Ranks that will not get past an op."""
+    """Base class of facts about ranks that will not get past an op."""
 
     __slots__ = ()
 
@@ -62,25 +62,25 @@ class Mismatch(_Disagreement):
     verdict: Verdict
     label: Label
     detail: str
-    """Each side's call."""
+    """Call of each side, in words."""
     number: int
-    """Recent collectives with the same mismatch."""
+    """Number of recent collectives with the same mismatch."""
     call: bool
-    """A set-up call; else an op."""
+    """Whether the mismatch is in a set-up call; else it is in an op."""
     steps_before: int
-    """Earlier steps that the culprits differ from; 0: they are known without these."""
+    """Earlier steps that the culprits differ from; 0: the culprits are known without them."""
     places: tuple[Place, ...]
-    """Where ranks stand: the culprits and one of the others, or some, if no side is known to be
-    wrong."""
+    """Places where ranks stand: of the culprits and one other rank; of some ranks, if neither side
+    is known to be wrong."""
     first_places: tuple[Place, ...] = ()
-    """Where others of these first issued an op with the same signature; this one may be of another
-    line."""
+    """Places where further ranks first issued an op with the same signature; this op may be from
+    another line."""
     parted: Parting | None = None
-    """Where the ranks' ops parted before."""
+    """Earlier point at which the ranks' ops parted; None: none is known."""
 
     @property
     def stops(self) -> bool:
-        """Return whether ranks hang over it: of another dtype alone they do not."""
+        """Return whether the ranks hang over the mismatch; over a dtype alone they do not."""
         return self.verdict != "dtype mismatch"
 
     def text(self, about: Candidate) -> str:
@@ -121,12 +121,12 @@ class MessageMismatch(_Disagreement):
     sent: Side
     received: Side
     differs: bool
-    """The culprit alone differs from the messages before."""
+    """Whether only the culprit differs from the messages before."""
     number: int
-    """Recent messages with the same mismatch."""
+    """Number of recent messages with the same mismatch."""
     places: tuple[Place, ...]
     op: str = ""
-    """The all_to_all whose part it is; empty: a message."""
+    """All_to_all that the message is a part of; empty: a point-to-point message."""
     first_places: tuple[Place, ...] = ()
 
     def text(self, about: Candidate) -> str:
@@ -157,11 +157,11 @@ class ThreadOrder(_Disagreement):
 
     label: Label
     threads: tuple[str, ...]
-    """Names, without MainThread."""
+    """Names of the threads other than MainThread."""
     issued: tuple[tuple[str, bool, tuple[int, ...]], ...]
-    """(op, by another thread than the main one, ranks)"""
+    """(op, whether a thread other than the main one issued it, ranks)"""
     places: tuple[tuple[str, str], ...]
-    """(thread, where it is)"""
+    """(thread, place where it is)"""
 
     def text(self, about: Candidate) -> str:
         issued = ", ".join(
@@ -186,7 +186,7 @@ class RehearsedOrder(_Disagreement):
     kind: str
     op: str
     difference: str
-    """What the first of the ranks does otherwise, as the rehearsal recorded it."""
+    """Sentence on the first rank's difference, as the rehearsal recorded it."""
 
     def text(self, about: Candidate) -> str:
         others = about.ranks[1:]

@@ -44,7 +44,7 @@ class LimitReached(Facts):
     """What a store had no room for any more: processes, groups, plans, definitions."""
 
     refused: tuple[tuple[str, int], ...]
-    """(what, number)"""
+    """(kind of data, number refused)"""
 
     def text(self, about: Candidate) -> str:
         refused = ", ".join(f"{number:,} of {what}" for what, number in self.refused)
@@ -96,7 +96,7 @@ class RecorderLost(Note):
     """Hub, launcher, guardian, keeper or `pardbg run` was killed while the job ran: which one."""
 
     lost: tuple[tuple[str, int], ...]
-    """(which one, how often)"""
+    """(process of pardbg, number of times it was killed)"""
 
     def text(self, about: Candidate) -> str:
         lost = ", ".join(
@@ -140,18 +140,18 @@ class LifeEnd:
     """The end of one life of a job that was restarted."""
 
     number: int
-    """From 1."""
+    """Number of the life, from 1."""
     rank: int | None
     raised: str
-    """Exception; empty: killed, or it left."""
+    """Exception; empty: the process was killed or exited."""
     where: str | None
     exit_code: int | None
     cause: Cause | None = None
-    """What the exception comes from."""
+    """Cause of the exception."""
 
     @property
     def text(self) -> str:
-        """Return the end as a sentence."""
+        """Return the end of the life as a sentence."""
         if self.rank is None:
             return f"Life {self.number} ended in its start-up."
         if not self.raised:
@@ -252,7 +252,7 @@ class ClockJump(Facts):
     by_ns: int
     within_ns: int
     before: int
-    """Number of earlier jumps."""
+    """Number of earlier jumps of this clock."""
 
     def text(self, about: Candidate) -> str:
         way = "ahead" if self.by_ns > 0 else "back"

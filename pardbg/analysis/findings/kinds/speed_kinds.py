@@ -26,9 +26,9 @@ from pardbg.words import (
 
 NOTE_NS: Final = 10_000_000
 NOTE_SHARE: Final = 0.1
-"""A step that would be shorter by less than either is a note."""
+"""Share of a step; savings below either NOTE_NS or this make a note."""
 SHORT_NS: Final = 1_000_000
-"""Python and a message between two actions of a pipeline may take as long."""
+"""Time that Python and a message may take between two actions of a pipeline, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class HostOverloaded(Note):
     num_ranks: int
     cores: int
     load: float
-    """Threads that run or are ready to, per core; 0: not known."""
+    """Threads per core that run or are ready to; 0: not known."""
     share: float
-    """Share of the time that the host's ranks stand ready without a core."""
+    """Share of the time for which the host's ranks wait, runnable, for a core."""
 
     def text(self, about: Candidate) -> str:
         ranks = f"{self.num_ranks} rank{'s share' if self.num_ranks > 1 else ' has'}"
@@ -55,9 +55,9 @@ Lateness = Literal[
     "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "unknown"
 ]
 MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "idle", "launch", "blocked")
-"""Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
-rank had no core is known: that is not in it. Of ``communication`` it is not: the backend's threads
-want cores, too."""
+"""Causes that belong to a rank even on an overloaded host. So does ``host`` if waits for a core are
+known, as they are subtracted from it. ``communication`` does not: the backend's threads wait for
+cores, too."""
 
 
 _UNITS: Final = {
@@ -78,29 +78,29 @@ class Straggler(Facts):
     cause: Lateness
     cause_ns: float
     phases: tuple[str, ...]
-    """Phases of compute that are longer."""
+    """Names of the compute phases that take longer."""
     own_ns: float
-    """Part of the cost of a step that is not for want of a core."""
+    """Part of the cost of a step that is not due to waits for a core, in ns."""
     step_ns: float
     timed: bool
-    """Time without a core is known, and does not make up for it."""
+    """Whether waits for a core are known, and do not account for the lateness."""
     recurring: bool
-    """Late in most steps; else in the mean."""
+    """Whether the ranks are late in most steps; else only in the mean."""
     whole_host: str
-    """Host, if the culprits are all of its ranks and there are others."""
+    """Host whose ranks are all culprits, if there are other hosts; else empty."""
     late: tuple[int, ...]
     blocking: Blocking | None = None
-    """System call in which it spends that time; its place is the candidate's."""
+    """System call in which the rank spends that time; the candidate has its place."""
     pid: int = 0
     rank: int = -1
     in_turn: tuple[int, ...] = ()
     """Ranks that wait for ranks that wait."""
     unit: str = "step"
-    """What ``num_steps`` counts: ``step``, ``round`` or ``op`` (findings.speed.windows)."""
+    """Unit of ``num_steps``: ``step``, ``round`` or ``op`` (findings.speed.windows)."""
     call: str = ""
-    """The call, or the program's span, in which it spends half of that time at least."""
+    """Call, or span of the program, in which the rank spends at least half of that time."""
     contended: bool = False
-    """Its compute takes longer by the clock, and hardly by the time that it had a core."""
+    """Whether its compute takes longer in wall time but hardly in CPU time."""
 
     def severity(self) -> Severity:
         loud = self.own_ns >= max(NOTE_NS, NOTE_SHARE * self.step_ns)
@@ -160,7 +160,7 @@ class SlowSteps(Facts):
     """Every k-th step is slow, or steps with a large op are."""
 
     every: int | None
-    """Period; None: no period, a large op."""
+    """Period in steps; None: no period, the slow steps have a large op."""
     num_slow: int
     num_steps: int
     slow_ns: int
@@ -168,15 +168,15 @@ class SlowSteps(Facts):
     last: tuple[int, ...]
     by_ns: float
     what: str
-    """Where the time goes: a phase, or a call with what it was given."""
+    """Phase, or call with its arguments, that takes the extra time."""
     large: bool
-    """Every slow step has an op that is usually small."""
+    """Whether every slow step has an op that is usually small."""
     of_ranks: bool
-    """Some ranks make them slow, not all alike."""
+    """Whether some ranks, not all alike, make the steps slow."""
     same_ranks: bool
-    """... the same ones each time."""
+    """Whether these are the same ranks each time."""
     call: Blocking | None = None
-    """System call that the rank was seen in most, beyond the others: where the finding is."""
+    """System call in which the rank was seen most, beyond the others; it gives the place."""
 
     def severity(self) -> Severity:
         costly = self.cost_ns >= max(NOTE_NS, NOTE_SHARE * self.usual_ns)
@@ -184,7 +184,7 @@ class SlowSteps(Facts):
 
     @property
     def cost_ns(self) -> float:
-        """Return what a mean step would save, ns."""
+        """Return the saving in a mean step, in ns."""
         return (self.slow_ns - self.usual_ns) * self.num_slow / self.num_steps
 
     def beyond_load(self) -> bool:
@@ -218,23 +218,23 @@ class StageImbalance(Facts):
 
     stages: tuple[int, ...]
     more: float
-    """Its work above the mean of the ranks, as a share."""
+    """Share by which the rank's work exceeds the mean of the ranks."""
     saved_ns: int | None
-    """Time of a step that an even split would save; None: no plan to work it out from."""
+    """Time of a step that an even split would save, in ns; None: no plan to compute it from."""
     step_ns: float
     on_device: bool = False
-    """The work is a device's, which a busy host does not make longer."""
+    """Whether the work is a device's, which a busy host does not prolong."""
     unlaunched: float = 0.0
-    """Share of it in which the host had yet to launch the rest of an action: an upper bound."""
+    """Share of the work in which the host had yet to launch the rest of an action, at most."""
 
     @property
     def cause(self) -> Literal["compute", "launch"]:
-        """Return what takes the time: the work itself, or the host's launches of it."""
+        """Return the cause of the extra time: the work itself, or the host's launches of it."""
         return "launch" if self.unlaunched >= 0.5 else "compute"
 
     @property
     def worth(self) -> float | None:
-        """Return the share of a step that an even split would save."""
+        """Return the share of a step that an even split would save; None: not known."""
         return None if self.saved_ns is None else self.saved_ns / max(self.step_ns, 1)
 
     def severity(self) -> Severity:
@@ -273,9 +273,9 @@ class TooFewMicrobatches(Facts):
     bound: float
     measured: float
     wanted: int
-    """Number of microbatches that would do."""
+    """Number of microbatches that would suffice."""
     then: float
-    """Bound on the bubble with these."""
+    """Bound on the bubble's share with that number."""
 
     def text(self, about: Candidate) -> str:
         return (
@@ -297,27 +297,27 @@ class ScheduleExcess(Facts):
     implied: float
     cause: Cause
     share: float
-    """Share of the window that the cause takes."""
+    """Share of the window that the cause accounts for."""
     rank: int
-    """Rank with most of it."""
+    """Rank with the largest share of it."""
     cost_ns: int
     shared_cores: bool
-    """Ranks that compute on a host's cores outnumber them."""
+    """Whether more ranks compute on a host than it has cores."""
     alone: bool = False
-    """One rank's device stands for want of launches, the others' do not, or the rank was seen in a
-    system call: it is the culprit."""
+    """Whether one rank is the culprit: only its device lacks launches, or it was seen in a system
+    call."""
     blocking: Blocking | None = None
     blocked_ns: float = 0.0
-    """Time of a step that it spends in the call."""
+    """Time of a step that the rank spends in the call, in ns."""
     pid: int = 0
     action_ns: float = 0.0
-    """Mean time of an action."""
+    """Mean time of an action, in ns."""
     gap_ns: float = SHORT_NS
-    """Mean of what the cause takes before an action of the rank."""
+    """Mean time of the cause before an action of the rank, in ns."""
 
     @property
     def short(self) -> bool:
-        """Return whether it is what Python and messages take, around actions as short as that."""
+        """Return whether the gap is Python's and messages' own time around short actions."""
         between = self.cause in ("host", "communication") and self.blocking is None
         return between and max(self.action_ns, self.gap_ns) < SHORT_NS
 
@@ -359,14 +359,14 @@ class ExposedCommunication(Facts):
     could_hide_ns: float
     could_hide_share: float
     op: str
-    """The op that takes longest, and its size and time."""
+    """Longest op; ``op_bytes`` and ``op_ns`` are its size and time."""
     op_bytes: int
     op_ns: int | None
 
     @property
     def too_long(self) -> bool:
-        """Return whether so few bytes cannot take so long: their threads wait for cores, or packets
-        are lost, and to hide them behind compute is no cure."""
+        """Return whether an op takes too long for so few bytes: its threads wait for cores, or
+        packets are lost, and hiding it behind compute would not help."""
         return self.op_bytes < 1024 and (self.op_ns or 0) >= 5_000_000
 
     def severity(self) -> Severity:
@@ -397,7 +397,7 @@ class SmallMessages(Facts):
 
     op: str
     number: int
-    """Per step."""
+    """Number of small collectives per step."""
     bytes: float
     cost_ns: float
     step_ns: float

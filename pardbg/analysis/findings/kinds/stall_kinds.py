@@ -1,4 +1,4 @@
-"""Kinds of findings about ranks that wait, and ops that do not end."""
+"""Kinds of findings about ranks that wait and ops that do not end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_REASONS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One rank inside an op."""
+    """A rank's wait inside an op."""
 
     rank: int
     op: Label
@@ -30,16 +30,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Stalled(Facts):
-    """Ranks that wait for others: for ``blamed``, where all their waits lead."""
+    """Base class of facts about ranks that wait; ``blamed`` are the ranks where their waits end."""
 
     blamed: tuple[int, ...]
     never_made: bool
-    """It never made the group whose op the others are in."""
+    """Whether the blamed rank never made the group of the op that the others are in."""
     over: bool
-    """The job has fallen apart since."""
+    """Whether the job has fallen apart since."""
 
     def verb(self, ranks: Sequence[int]) -> str:
-        """Return the verb that follows the names of ranks that wait."""
+        """Return the verb that follows the names of waiting ranks."""
         return "waited" if self.over else waits_text(ranks)
 
 
@@ -48,16 +48,16 @@ class MissingRank(Stalled):
     """Ranks wait in an op that others have not issued."""
 
     absences: tuple[Absence, ...]
-    """What the culprits do instead."""
+    """State of each culprit, in their order."""
     waits: tuple[Waiting, ...]
-    """Of ranks that wait for the culprits themselves, the oldest first."""
+    """Waits of the ranks that wait for the culprits directly, the oldest first."""
     victims: tuple[int, ...]
-    """All ranks that wait, through others too."""
+    """All waiting ranks, indirect ones included."""
     until_ns: int
     gave_up: bool
-    """A timeout or a lost connection ended one of these ranks."""
+    """Whether a timeout or a lost connection ended one of these ranks."""
     early: bool
-    """Not as late as is worth a warning, but later than ever before."""
+    """Whether the rank is late as never before, though not late enough for a warning."""
 
     def severity(self) -> Severity:
         if self.gave_up or self.absences[0].holder in self.victims:
@@ -65,7 +65,7 @@ class MissingRank(Stalled):
         return "info" if self.early else self.absences[0].severity
 
     def waiting(self, culprits: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (ranks that wait for the culprits themselves, those that wait in turn)."""
+        """Return (ranks that wait for the culprits directly, ranks that wait in turn)."""
         direct = tuple(sorted({wait.rank for wait in self.waits}))
         return direct, tuple(r for r in self.victims if r not in direct and r not in culprits)
 
@@ -91,7 +91,7 @@ class MissingRank(Stalled):
         return text
 
     def _each(self, culprits: tuple[int, ...]) -> str:
-        """Return a sentence for each thing that ranks do: they are in the order of ``absences``."""
+        """Return a sentence for each state of the culprits, given in the order of ``absences``."""
         by: dict[str, tuple[Absence, list[int]]] = {}
         for rank, absence in zip(culprits, self.absences, strict=False):
             by.setdefault(self._reason(absence, False), (absence, []))[1].append(rank)
@@ -107,7 +107,7 @@ class MissingRank(Stalled):
         return on if absence.doing == "unknown" else f"{on}: {absence.text(many, self.over)}"
 
     def _by_op(self) -> list[tuple[str, list[int]]]:
-        """Return (op, ranks in it), the oldest first; of more than three the rest together."""
+        """Return (op, ranks in it), the oldest op first; beyond three, all but two as one."""
         by_op: dict[str, list[int]] = {}
         known: set[int] = set()
         for wait in self.waits:
@@ -126,7 +126,7 @@ class MissingRank(Stalled):
         return about.kind, first.name if first.doing == "cut off" else self.waits[0].op
 
     def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return ranks that do not come to one op, or those of one host, as one."""
+        """Return one candidate for ranks that miss one op, or for ranks of one lost host."""
         parts = [one.facts for one in same if isinstance(one.facts, MissingRank)]
         known = [
             (rank, absence) for one, part in zip(same, parts, strict=False)
@@ -157,25 +157,25 @@ class Deadlock(Stalled):
 
     of: Cycle
     sure: bool
-    """Their stacks are in these ops."""
+    """Whether the ranks' stacks are in these ops."""
     waits: tuple[Waiting, ...]
-    """Of the ranks of the cycle."""
+    """Waits of the ranks of the cycle."""
     tags: tuple[int, int]
-    """Tags of the send and of the receive, where these differ."""
+    """Tags of the send and of the receive, where they differ."""
     others: tuple[int, ...]
-    """Ranks that wait for them."""
+    """Ranks that wait for the ranks of the cycle."""
     keys: tuple[str, ...]
-    """Keys of the store that some of them wait for."""
+    """Keys of the store that some ranks of the cycle wait for."""
     calls: bool
-    """Some of them are in a set-up call."""
+    """Whether some ranks of the cycle are in a set-up call."""
     places: tuple[Place, ...]
     named: tuple[int, ...]
-    """Culprits by the ops that they are in; of a message its two sides, the waiting one first."""
+    """Culprits by the ops that they are in; for a message its two sides, the waiting one first."""
     odd: tuple[int, ...] = ()
-    """The one whose order of ops differs from its own earlier one, or from all others'."""
+    """Rank whose order of ops differs from its own earlier one or from all other ranks'."""
     locks: tuple[tuple[int, str], ...] = ()
-    """First rank of which a thread waits for a lock while another is in an op with it, and which
-    lock."""
+    """(rank, lock in words) of the first rank on which a thread waits for a lock that another
+    thread holds inside an op."""
 
     def severity(self) -> Severity:
         return "error" if self.sure or self.over else "warning"
@@ -196,8 +196,8 @@ class Deadlock(Stalled):
         return text + "".join(f" On rank {rank} {lock}." for rank, lock in self.locks)
 
     def _missing_text(self) -> str:
-        """Return `` Rank 1 has not come to it: it is at a.py:3 in f.``, of the only rank of the
-        cycle that is not in the op of all others."""
+        """Return `` Rank 1 has not come to it: it is at a.py:3 in f.`` for the only rank of the
+        cycle that is not in the op of all others; else empty."""
         ops = {wait.op for wait in self.waits if wait.rank not in self.named}
         if self.of != "deadlock" or self.odd or len(self.named) != 1 or len(ops) != 1:
             return ""
@@ -239,7 +239,7 @@ class Misaddressed(Stalled):
     wait: Waiting
     send: bool
     other: int
-    """Rank that waits for this one."""
+    """Rank that waits for the rank of ``wait``."""
     places: tuple[Place, ...]
 
     def severity(self) -> Severity:
@@ -267,11 +267,11 @@ class StuckOp(Stalled):
     waited_ns: int
     call: bool
     absence: Absence | None
-    """What the first of the culprits does, that ended or are stopped."""
+    """State of the first culprit that ended or is stopped; None: all ranks run."""
     known: bool = True
-    """All members are known."""
+    """Whether all members of the group are known."""
     meets: str = ""
-    """Address and port where the ranks of an init_process_group look for each other."""
+    """Address and port where the ranks of an init_process_group meet."""
 
     def severity(self) -> Severity:
         return "warning" if self.absence is None else "error"
@@ -308,7 +308,7 @@ class UnseenRank(Stalled):
     waited_ns: int
     unseen: tuple[int, ...]
     at_store: AtStore
-    """Whether these (of absent ones: the culprits) have been at the job's store."""
+    """Whether the unseen ranks (if ``absent``: the culprits) have contacted the job's store."""
 
     def text(self, about: Candidate) -> str:
         text = (
@@ -332,10 +332,10 @@ class StuckCall(Facts):
 
     call: str
     op: Label
-    """The call with what it was called with."""
+    """Call with its arguments."""
     lasted_ns: int
     idle: bool
-    """It uses no CPU."""
+    """Whether the rank uses no CPU."""
     at_store: bool
     threads: tuple[tuple[str, str], ...]
 
@@ -363,7 +363,7 @@ class StuckRemote(Facts):
     no rank does anything."""
 
     op: Label
-    """The call with its function and worker."""
+    """Call with its function and worker."""
     lasted_ns: int
     caller: int
 

@@ -1,4 +1,4 @@
-"""Kinds of findings about numbers that are wrong."""
+"""Kinds of findings about wrong numbers."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class NotFinite(Facts):
     """The first non-finite value: a rank's loss, or its input to an op."""
 
     what: str
-    """``loss``, or ``input to send 0→1``."""
+    """Name of the value: ``loss``, or ``input to send 0→1``."""
     step: int
     parameter: str
     since: tuple[int, ...]
-    """Ranks that have such values in later steps."""
+    """Ranks that have non-finite values in later steps."""
     lasts: bool
     everywhere: bool
-    """On all ranks at once."""
+    """Whether all ranks had it at once."""
     hidden: bool = False
-    """A stage before may have made it: messages on devices are not checked."""
+    """Whether an earlier stage may have made the value: messages on devices are not checked."""
     steps: tuple[int, ...] = ()
-    """All steps that had such values, if later ones had some too and it passed each time."""
+    """All steps with non-finite values, if there were several and each time the next was finite."""
     before: tuple[int, ...] = ()
-    """Ranks that sent to the culprit before, of whose messages not all values may have been looked
-    at."""
+    """Ranks that sent to the culprit before and whose messages may have been checked only in
+    part."""
     mixed: bool = False
-    """Ranks had exchanged in that step what they computed, and not all of that is looked at."""
+    """Whether ranks had exchanged computed values in that step that were not all checked."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -89,26 +89,26 @@ class ReplicaDivergence(Facts):
     """Parameters that DistributedDataParallel replicates are not bit-identical."""
 
     parts: tuple[str, ...]
-    """Parameters that differ."""
+    """Names of the parameters that differ."""
     step: int
     equal_step: int | None
-    """Last step before in which they were equal."""
+    """Last earlier step in which the replicas were equal; None: none is known."""
     again_step: int | None
-    """Step since which they are equal again."""
+    """Step since which the replicas are equal again; None: they are not."""
     averaged: bool
-    """They are averaged outside backward at times (local SGD)."""
+    """Whether the replicas are averaged outside backward at times (local SGD)."""
     sure: bool
     skipped: tuple[int, ...]
-    """Ranks whose optimizer stepped less, or more, often ..."""
+    """Ranks whose optimizer stepped less or more often than the others'."""
     steps: tuple[int, int]
-    """... and how often, and how often the others' did."""
+    """(steps of these ranks' optimizer, steps of the others')"""
     rates: tuple[tuple[int, float], ...] = ()
-    """(rank, learning rate) where these differed first; empty: they did not until then."""
+    """(rank, learning rate) where the rates first differed; empty: they were equal until then."""
     settings: tuple[int, ...] = ()
-    """Ranks whose optimizer has other settings than the others' (learning rate, weight decay,
+    """Ranks whose optimizer has settings unlike the others' (learning rate, weight decay,
     clipping)."""
     unfinished: int = 0
-    """Of the last steps, those whose optimizer began before the sum of gradients was complete."""
+    """Number of recent steps whose optimizer began before the sum of gradients was complete."""
 
     def severity(self) -> Severity:
         if self.again_step is not None or self.averaged:
@@ -161,15 +161,15 @@ class NotAveraged(Facts):
     """Ranks average their gradients, but not those of some parameters, which drift apart."""
 
     parts: tuple[str, ...]
-    """These parameters."""
+    """Names of the parameters that are not averaged."""
     step: int
-    """Step of the first look in which these differed and no others."""
+    """Step of the first look in which only these parameters differed."""
     last: bool
-    """They are the model's last ones: may be meant as each rank's own head."""
+    """Whether these are the model's last parameters, perhaps meant as each rank's own head."""
 
     @property
     def named(self) -> str:
-        """The first of them."""
+        """Return the name of the first of these parameters, and the number of further ones."""
         more = len(self.parts) - 1
         return f"{self.parts[0]} and {more} more" if more else self.parts[0]
 
@@ -182,15 +182,15 @@ class UnequalSettings(Facts):
     """Ranks that shard one model step their parts of it with other settings."""
 
     step: int
-    """Step of the first look that they differed in."""
+    """Step of the first look in which the settings differed."""
     number: int
-    """Looks that they differed in ..."""
+    """Number of looks in which the settings differed."""
     looks: int
-    """... of so many."""
+    """Number of all looks."""
     rates: tuple[tuple[int, float], ...]
-    """(rank, learning rate); empty: these are equal."""
+    """(rank, learning rate); empty: the rates are equal."""
     settings: tuple[int, ...]
-    """Ranks whose optimizer has other settings than most; all where there is no majority."""
+    """Ranks whose optimizer's settings are unlike most ranks'; all, if there is no majority."""
 
     def text(self, about: Candidate) -> str:
         differ = settings_text(self.rates, self.settings)
@@ -210,7 +210,7 @@ class ClipsShards(Facts):
     """Ranks that shard one model clip their parts of the gradients, each by its own part's norm."""
 
     step: int
-    """Step of the first look at which it was so."""
+    """Step of the first look in which this was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +218,11 @@ class UnequalComputation(Facts):
     """Ranks average gradients, or shard one model, but compute them by unlike modules or ops."""
 
     what: Literal["modules", "loss"]
-    """What differs: a model's modules, or the ops that made the loss."""
+    """Difference: a model's modules, or the ops that made the loss."""
     of: tuple[tuple[int, str], ...]
-    """(rank, modules that not all have; or the newest op that differs)"""
+    """(rank, modules that not all ranks have; or the newest op that differs)"""
     step: int
-    """Step of the first look at which it was so."""
+    """Step of the first look in which this was seen."""
 
     @property
     def sides(self) -> str:
@@ -261,11 +261,11 @@ class OnlyZeros(Facts):
     """A rank gives only zeros to the sums of gradients, though it has a loss."""
 
     step: int
-    """Step of the first look at which it was so."""
+    """Step of the first look in which this was seen."""
     number: int
-    """Steps looked at that it was so in ..."""
+    """Number of looks in which this was seen."""
     looks: int
-    """... of so many."""
+    """Number of all looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +281,9 @@ class UnequalMode(Facts):
     """(rank, modules in training mode)"""
     modules: int
     step: int
-    """The first look at which it was so."""
+    """Step of the first look in which this was seen."""
     never: tuple[int, ...] = ()
-    """Ranks that never called eval() of it; all modules of the others are in eval mode."""
+    """Ranks that never called eval() on the model, which is all in eval mode elsewhere."""
 
     @property
     def sides(self) -> str:
@@ -305,9 +305,9 @@ class GradientsKept(Facts):
     step: int
     """Step of the first such gradients."""
     number: int
-    """Steps looked at that it was so in ..."""
+    """Number of looks in which this was seen."""
     looks: int
-    """... of so many."""
+    """Number of all looks."""
     lasts: bool
 
     def severity(self) -> Severity:
@@ -322,9 +322,9 @@ class GradientsAdded(Facts):
     step: int
     """Step of the first such gradients."""
     number: int
-    """Steps looked at that it was so in ..."""
+    """Number of looks in which this was seen."""
     looks: int
-    """... of so many."""
+    """Number of all looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class UnequalAccumulation(Facts):
     """Ranks that average their gradients add up those of unlike numbers of backwards."""
 
     backwards: tuple[tuple[int, int], ...]
-    """(rank, backwards in each step)."""
+    """(rank, number of backwards in each step)"""
     num_steps: int
 
     def text(self, about: Candidate) -> str:
@@ -347,13 +347,13 @@ class UnequalScale(Facts):
     """Ranks multiply their losses by unlike numbers, and average the gradients."""
 
     scales: tuple[tuple[int, float], ...]
-    """(rank, number) in the newest look."""
+    """(rank, factor of its loss) in the newest look."""
     step: int
-    """Step of the first look that they differed in."""
+    """Step of the first look in which the factors differed."""
     number: int
-    """Looks that they differed in ..."""
+    """Number of looks in which the factors differed."""
     looks: int
-    """... of so many."""
+    """Number of all looks."""
 
     @property
     def sides(self) -> str:
@@ -368,7 +368,7 @@ class UnequalAveraging(Facts):
     """(rank, steps of its optimizer between two averages)"""
     first: int
     last: int
-    """Least and most steps that a rank had made at the newest."""
+    """Most steps that a rank had made at the newest average; ``first``: the fewest."""
 
     def severity(self) -> Severity:
         each = len({number for _, number in self.every}) == len(self.every) > 2
@@ -389,9 +389,9 @@ class StepOrder(Facts):
     op: Label
     num_bytes: int
     before: tuple[int, ...]
-    """Ranks that issue it before their step ..."""
+    """Ranks that issue the op before their step."""
     after: tuple[int, ...]
-    """... and after it."""
+    """Ranks that issue the op after their step."""
     number: int
 
     def text(self, about: Candidate) -> str:
@@ -412,12 +412,12 @@ class StepDrift(Facts):
 
     group: Label
     how: Drift
-    """Unlike numbers of reductions in each step (``rate``) or one (``once``); or a rank leaves out
-    steps of its optimizer (``skips``)."""
+    """Kind of drift: ``rate``, unlike numbers of reductions in each step; ``once``, in one step;
+    ``skips``, a rank leaves out steps of its optimizer."""
     numbers: tuple[tuple[int, int], ...]
     """(rank, reductions in a step, or steps over the same reductions)"""
     step: int
-    """The first such one, of a culprit if there is any."""
+    """First step that drifted, of a culprit if there is one."""
 
     @property
     def sides(self) -> str:
@@ -435,7 +435,7 @@ class StaleParameters(Facts):
     """Each rank steps a part of the parameters, and parts are exchanged before the step alone."""
 
     parameters_bytes: int
-    """Of all parts."""
+    """Bytes of the parameters of all parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,14 +456,14 @@ class Diverges(Facts):
 
     step: int
     what: str
-    """``grad``, ``out``, … (pardbg.analysis.same)."""
+    """Kind of tensor: ``grad``, ``out``, … (pardbg.analysis.same)."""
     name: str
     cause: Hypothesis | None
-    """What the difference looks like."""
+    """Hypothesis that explains the difference."""
     reference: bool
-    """It was compared with one; else replicas are not equal, or a copy lacks an update."""
+    """Whether a reference was compared; else replicas differ, or a copy lacks an update."""
     through: str
-    """Of the gradient of an output: the module whose backward it comes out of; else empty."""
+    """Module whose backward computes the gradient of an output; empty for other tensors."""
 
     def severity(self) -> Severity:
         return "error"

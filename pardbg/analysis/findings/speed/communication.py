@@ -1,4 +1,4 @@
-"""Communication that costs steps: exposed, or in small pieces."""
+"""Finds communication that costs step time: exposed collectives and runs of small ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pardbg.analysis.findings.speed.windows import Window, often, overlaps_in, p
 Group = tuple[int, str]
 """(epoch, key)"""
 EXPOSED: Final = 0.2
-"""Share of a step that ranks stand still for data to move."""
+"""Share of a step in which ranks stand still while data moves."""
 EXPOSED_NS: Final = 10_000_000
 MAX_RANKS: Final = 64
-"""Ranks whose overlap is worked out; the others are like them."""
+"""Maximum number of ranks whose overlap is computed; the others are taken to be alike."""
 SMALL_BYTES: Final = 65_536
 SMALL_RUN: Final = 8
 """Number of consecutive small collectives that counts as a loop over tensors."""
@@ -36,7 +36,7 @@ SMALL_OF_STEP: Final = 0.05
 
 @per_window
 def exposed(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find collectives that no compute hides: a share of a step, so where steps are known."""
+    """Find collectives that no compute hides, by their share of a step; needs counted steps."""
     if looked_at.unit != "step":
         return
     rows = rows_in(view, looked_at)
@@ -73,7 +73,7 @@ def exposed(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 @per_window
 def small_messages(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Loops over tensors with a collective for each, in each step."""
+    """Find loops over tensors with a collective for each, in each step."""
     if looked_at.unit != "step":
         return
     found: dict[tuple[Group, str], list[list[CollectiveRow]]] = defaultdict(list)
@@ -104,7 +104,7 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def _small(rows: CollectiveColumns) -> Iterator[list[CollectiveRow]]:
-    """Each step's small collectives in groups that have enough of them for a run."""
+    """Yield the small collectives of each step, in groups that have enough of them for a run."""
     barrier = rows.ops.index("barrier") if "barrier" in rows.ops else -1
     small = np.flatnonzero((rows.of["bytes"] < SMALL_BYTES) & (rows.of["op"] != barrier))
     which = rows.of["group"][small] << 32 | rows.of["step"][small]
@@ -115,7 +115,7 @@ def _small(rows: CollectiveColumns) -> Iterator[list[CollectiveRow]]:
 
 
 def _runs(rows: Sequence[CollectiveRow]) -> list[list[CollectiveRow]]:
-    """Neighbours in one group: the same op, without compute between them."""
+    """Return runs of neighbours in one group: the same op, without compute between them."""
     made: dict[Group, list[list[CollectiveRow]]] = defaultdict(lambda: [[]])
     for row in rows:
         run = made[row.key][-1]
@@ -127,7 +127,7 @@ def _runs(rows: Sequence[CollectiveRow]) -> list[list[CollectiveRow]]:
 
 
 def _close(before: CollectiveRow, row: CollectiveRow) -> bool:
-    """On the rank that came last there was no time for compute between the two."""
+    """Return whether the last rank to arrive had no time for compute between two collectives."""
     begun = {a.rank: a.issued_ns for a in row.arrivals}
     for arrival in before.arrivals:
         begin, done, issued = arrival.issued_ns, arrival.completed_ns, begun.get(arrival.rank)
@@ -139,8 +139,8 @@ def _close(before: CollectiveRow, row: CollectiveRow) -> bool:
 
 
 def _saved(run: Sequence[CollectiveRow]) -> int:
-    """Return what one op in place of them would save: the time any of them was under way, on the
-    rank that had to wait the least for others, less the longest one."""
+    """Return the time that one op instead of the run would save, in ns: the time in which any op
+    was under way, on the rank that waited least for others, less the longest op."""
     by_rank: dict[int, list[Interval]] = defaultdict(list)
     for row in run:
         for a in row.arrivals:

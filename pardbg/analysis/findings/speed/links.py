@@ -1,9 +1,9 @@
-"""Links over which messages take longer than over the others, and groups whose collectives take
-longer than those of their siblings: other ranks, the same op, the same size, the same number of
-ranks, as the data-parallel groups of a pipeline's stages are.
+"""Finds slow links by their messages, and slow groups by their collectives compared with siblings:
+groups of other ranks with the same op, size and number of ranks, such as the data-parallel groups
+of a pipeline's stages.
 
 Within one group no link can be told from another: each rank's op ends when the slowest has. So a
-group without siblings is not looked at, and of a group of three or more no link is named.
+group without siblings is left out, and in a group of three or more no link is named.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from pardbg.analysis.findings.speed.windows import Window, issued_since, per_win
 from pardbg.store.table import Array
 
 SLOW: Final = 3.0
-"""Times slower than the median of the siblings, or of the other links."""
+"""Factor above the median of the siblings or of the other links that counts as slow."""
 SLOW_NS: Final = 1_000_000
 SLOW_OF_STEP: Final = 0.05
-"""Minimum cost, as a share of a step."""
+"""Minimum cost of a slow link or group, as a share of a step."""
 LEAST: Final = 12
-"""Ops of a group, or messages on a link, that must have been seen."""
+"""Minimum number of ops of a group, or of messages on a link."""
 SIBLINGS: Final = 2
 AWAITED: Final = 0.8
 FAST, MOST, CLEARLY = 20, 80, 1.5
-"""The slow link's 20th percentile is that many times the others' 80th."""
+"""Percentiles and factor: the slow link's 20th is at least 1.5 times the others' 80th."""
 Ranks = tuple[int, ...]
 Link = tuple[int, int]
 Kind = tuple[str, int, int]
@@ -46,7 +46,7 @@ Kind = tuple[str, int, int]
 
 @per_window
 def slow_groups(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find one per group that is slower than its siblings, by what costs most."""
+    """Find groups slower than their siblings; one candidate per group, for its costliest op."""
     worst: dict[Ranks, Candidate] = {}
     rows = rows_in(view, looked_at)
     for groups in _by_kind(rows).values():
@@ -70,7 +70,7 @@ def slow_groups(view: View, looked_at: Window) -> Iterable[Candidate]:
 def _keep_worst(
     looked_at: Window, worst: dict[Ranks, Candidate], at: Ranks, found: Candidate
 ) -> None:
-    """Per group or link the finding that costs most, if it is worth telling."""
+    """Keep the most expensive candidate per group or link, if its cost is large enough."""
     cost = found.cost_ns_per_step or 0
     known = worst[at].cost_ns_per_step or 0 if at in worst else -1
     if cost >= SLOW_OF_STEP * looked_at.step_ns and cost > known:
@@ -78,7 +78,7 @@ def _keep_worst(
 
 
 def _by_kind(rows: CollectiveColumns) -> dict[Kind, dict[Ranks, Array]]:
-    """Return which collectives are of a kind, by their ranks."""
+    """Return kind -> ranks -> indices of the matched collectives of that kind on these ranks."""
     of, barrier = rows.of, rows.ops.index("barrier") if "barrier" in rows.ops else -1
     good = (of["transfer_ns"] >= 0) & (of["bytes"] > 0) & (of["true_ends"] != 0)
     at = np.flatnonzero(good & (of["op"] != barrier))
@@ -114,7 +114,7 @@ def _slow_group(
 
 @per_window
 def slow_links(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find a link over which messages take longer than over the others."""
+    """Find links over which messages take longer than over the others."""
     by_size: dict[int, dict[Link, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
     issued = issued_since(view, "issue_p2p", looked_at.begin_ns)
@@ -154,23 +154,23 @@ def _slow_link(
 def _clearly(
     links: Mapping[Link, Sequence[Transfer]], link: Link, taken: Mapping[Link, float]
 ) -> bool:
-    """Its fast messages, too, take longer than most over the others, in most steps: what a busy
-    host does to a message is not that."""
+    """Return whether even the link's fast messages take longer than most on other links, which a
+    busy host does not explain."""
     fast = float(np.percentile([one.moving_ns for one in links[link]], FAST))
     others = [one.moving_ns for other in taken if other != link for one in links[other]]
     return fast >= CLEARLY * float(np.percentile(others, MOST))
 
 
 class _Waits:
-    """When each receiver stood in a wait for p2p ops."""
+    """Intervals in which each receiver waited for point-to-point ops."""
 
     def __init__(self, view: View, since_ns: int) -> None:
         self._view, self._since = view, since_ns
         self._by_rank: dict[int, list[Interval]] = {}
 
     def covered(self, one: Transfer) -> bool:
-        """Return whether the receiver waited while the message travelled. Else its completion was
-        seen when somebody looked, and says nothing of the link."""
+        """Return whether the receiver waited while the message travelled; otherwise its completion
+        was noticed late and says nothing about the link."""
         if one.moving_ns <= 0 or one.dst not in self._view.ranks:
             return False
         span = (one.done_ns - one.moving_ns, one.done_ns)

@@ -1,4 +1,4 @@
-"""Why a pipeline idles more than it must: stages cut unevenly, too few microbatches, or excess."""
+"""Finds why a pipeline idles more than it must: uneven stages, too few microbatches, or excess."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from pardbg.analysis.whatif.costs import costs
 from pardbg.events import fields
 
 UNEVEN: Final = 0.2
-"""A rank's work above the mean of all ranks."""
+"""Share by which a rank's work exceeds the mean of all ranks."""
 EXCESS: Final = 0.1
-"""Bubble above what the schedule implies: less is jitter."""
+"""Least bubble beyond the one that the schedule implies, as a share; below it is jitter."""
 MOSTLY: Final = 0.6
-"""Share of the time without launches, or in system calls, from which on it is one rank's."""
+"""Share of the time without launches, or in system calls, that makes one rank the culprit."""
 MICROBATCHES: Final = 2
-"""Microbatches per rank below which the bubble is a third or more."""
+"""Minimum microbatches per rank; below it the bubble is a third or more."""
 
 
 @per_window
 def pipelines(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Of each pipeline of the run."""
+    """Find the faults of each pipeline of the run."""
     for layout in layouts(view)[:8]:
         made = (step_outline(view, layout, step) for step in looked_at.steps)
         steps = [one for one in made if one is not None]
@@ -56,7 +56,7 @@ def pipelines(view: View, looked_at: Window) -> Iterable[Candidate]:
 def _uneven(
     view: View, looked_at: Window, layout: Layout, steps: Sequence[Outline]
 ) -> Iterable[Candidate]:
-    """A rank whose stages are more work than the others'."""
+    """Find a rank whose stages are more work than the others'."""
     busiest: dict[int, list[float]] = defaultdict(list)
     for step in steps:
         busy = step.busy_ns
@@ -90,8 +90,8 @@ def _unlaunched(view: View, layout: Layout, step: Outline, rank: int) -> float:
 
 
 def _even(view: View, looked_at: Window, layout: Layout) -> tuple[int | None, float]:
-    """Return (time of a step that an even split would save, the step's time), as planned, in ns;
-    None without a plan."""
+    """Return (time of a step that an even split would save, the step's time) in ns, both as
+    planned; the former is None without a plan."""
     measured = costs(view, layout, looked_at.newest)
     if measured is None or not layout.planned:
         return None, 0.0
@@ -103,7 +103,7 @@ def _even(view: View, looked_at: Window, layout: Layout) -> tuple[int | None, fl
 
 
 def _too_few(layout: Layout, steps: Sequence[Outline]) -> Iterable[Candidate]:
-    """The bubble is there because too few microbatches fill the pipeline."""
+    """Find a bubble that is there because too few microbatches fill the pipeline."""
     bound = bound_fraction(layout)
     ranks, m = len(layout.ranks), layout.num_microbatches
     v = layout.plan.num_virtual if layout.plan is not None else 1
@@ -127,7 +127,7 @@ def _too_few(layout: Layout, steps: Sequence[Outline]) -> Iterable[Candidate]:
 def _excess(
     view: View, looked_at: Window, layout: Layout, steps: Sequence[Outline]
 ) -> Iterable[Candidate]:
-    """More bubble than the plan implies with the durations measured."""
+    """Find a larger bubble than the plan implies with the measured durations."""
     more = [step.step for step in steps if _above(view, layout, step) >= EXCESS]
     if not often(len(more), looked_at.steps):
         return
@@ -158,14 +158,13 @@ def _excess(
 
 
 def _above(view: View, layout: Layout, step: Outline) -> float:
-    """Return the bubble beyond the implied one; 0: that is not known."""
+    """Return the share of the bubble beyond the implied one; 0 if that is not known."""
     fraction = implied(view, layout, step.step, step.bubble_fraction)
     return 0.0 if fraction is None else step.bubble_fraction - fraction
 
 
 def _mean_action(steps: Sequence[PipelineStep], rank: int, own_ns: int) -> tuple[float, float]:
-    """Return (mean time of an action of all ranks, ``own_ns`` of a rank for each of its own), in
-    ns."""
+    """Return (mean time of an action over all ranks, ``own_ns`` per action of ``rank``), in ns."""
     rows = [row for step in steps for row in step.ranks]
     numbers = [sum(span.kind in COMPUTE for span in row.actions) for row in rows]
     own = sum(number for row, number in zip(rows, numbers, strict=True) if row.rank == rank)
@@ -173,7 +172,7 @@ def _mean_action(steps: Sequence[PipelineStep], rank: int, own_ns: int) -> tuple
 
 
 def crowded(view: View, ranks: Sequence[int]) -> bool:
-    """Return whether ranks that compute on cores outnumber their host's cores: they take turns."""
+    """Return whether more ranks compute on a host than it has cores, so that they take turns."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         process = view.ranks.get(rank)
@@ -184,8 +183,8 @@ def crowded(view: View, ranks: Sequence[int]) -> bool:
 
 
 def _main_cause(steps: Sequence[PipelineStep]) -> tuple[Cause, float, int]:
-    """(cause, its share of the window, the rank that has most of it). Communication, host and
-    launches are never implied; else it is dependency."""
+    """Return (cause, its share of the window, rank with most of it). Communication, host and
+    launches are never implied; without enough of these the cause is ``dependency``."""
     sums: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     whole = 0
     for step in steps:

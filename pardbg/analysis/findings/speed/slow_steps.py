@@ -1,4 +1,4 @@
-"""Steps that are slow now and then: every k-th one, or those with an op that is usually small.
+"""Finds steps that are slow now and then: every k-th, or those with an unusually large op.
 
 A straggler is late in most steps; here most steps are as usual, and some take half as long again.
 """
@@ -32,21 +32,21 @@ from pardbg.analysis.findings.speed.windows import (
 from pardbg.words import size
 
 LAST: Final = 256
-"""Steps looked at: a period may be long."""
+"""Number of steps looked at; it is large as a period may be long."""
 WARM_UP: Final = 8
 MOST_RANKS: Final = 32
-"""Ranks whose steps are timed; whoever waits takes as long as who is waited for."""
+"""Maximum number of ranks whose steps are timed; ranks that wait take as long as slow ones."""
 SLOW: Final = 0.5
 SLOW_NS: Final = 20_000_000
 SPREAD: Final = 4.0
-"""Minimum excess of a slow step: as a share of a usual one, in spreads of usual ones."""
+"""Minimum excess of a slow step, in spreads of usual steps; ``SLOW``: as a share of one."""
 AGAIN: Final = 4
-"""Slow steps that make a period."""
+"""Minimum number of slow steps that make a period."""
 REGULAR: Final = 0.8
-"""Share of the period's steps that are slow, and of slow steps that are the period's."""
+"""Minimum share of the period's steps that are slow, and of slow steps in the period."""
 RARE: Final = 1 / 3
 LARGE: Final = 10
-"""Multiple of what any op of the usual steps moves."""
+"""Factor by which an op is larger than any op of the usual steps."""
 _LOOKED_AT: Final = 8
 _WORDS: Final = {
     "data": "loading data", "communication": "in communication",
@@ -58,20 +58,20 @@ Steps = Mapping[int, Interval]
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """Why one step was slow."""
+    """Cause of one slow step."""
 
     ranks: tuple[int, ...]
-    """The slow ones; empty: all ranks alike, or not known."""
+    """Ranks that were slow; empty: all ranks alike, or not known."""
     what: str
     by_ns: int
     large: bool = False
     computes: bool = False
-    """The time is that of a phase that computes, in no call or span of its own."""
+    """Whether the time is that of a compute phase, outside any call or span."""
 
 
 @per_window
 def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find at most one, once per window."""
+    """Find at most one pattern of slow steps, once per window."""
     spans = _spans(view) if looked_at.rows is None else {}
     took = {step: end - begin for step, (begin, end) in spans.items()}
     slow = outliers(took)
@@ -88,7 +88,7 @@ def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def _spans(view: View) -> Steps:
-    """step -> from its first begin to its last end, of steps that nobody held."""
+    """Return step -> interval from first begin to last end, for steps the debugger held nowhere."""
     found: dict[int, list[Interval]] = defaultdict(list)
     timed = list(view.ranks.values())[:MOST_RANKS]
     for process in timed:
@@ -103,7 +103,7 @@ def _spans(view: View) -> Steps:
 
 
 def outliers(took: Mapping[int, int]) -> list[int]:
-    """Steps that take clearly longer than usual; none where that is a third of them or more."""
+    """Return steps clearly longer than usual; none where a third of them or more are."""
     if len(took) < 3 * AGAIN:
         return []
     usual, short = np.percentile(list(took.values()), (50, 10))
@@ -113,7 +113,7 @@ def outliers(took: Mapping[int, int]) -> list[int]:
 
 
 def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
-    """k if every k-th of the steps is slow, k >= 3, and hardly any other."""
+    """Return k >= 3 if every k-th of the steps is slow and hardly any other; else None."""
     among = set(slow)
     for k, _ in Counter(b - a for a, b in pairwise(slow)).most_common(2):
         if k < 3:
@@ -127,7 +127,7 @@ def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
 
 
 def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
-    """Find the ranks that made the step slow, and where its time went beyond that of others."""
+    """Return the cause of a slow step: its slow ranks, and where its additional time went."""
     beside = sorted(usual, key=lambda other: abs(other - step))[:_LOOKED_AT]
     more = spans[step][1] - spans[step][0] - median(spans[s][1] - spans[s][0] for s in beside)
     late = {rank: by for rank, by in _late(view, step).items() if by >= more / 2}
@@ -153,7 +153,7 @@ def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
 
 
 def _late(view: View, step: int) -> dict[int, int]:
-    """rank -> ns after half of the ranks, at the collective where somebody came latest."""
+    """Return rank -> ns after half of the ranks, at the step's most skewed collective."""
     arrived: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for rank, process in view.ranks.items():
         table, rows = view.step_rows(process, "issue", step)
@@ -169,7 +169,7 @@ def _late(view: View, step: int) -> dict[int, int]:
 
 
 def _large_op(view: View, step: int, usual: Sequence[int]) -> str:
-    """``in all_gather of 64 MB (at most 4 kB in other steps)``, if there is such an op."""
+    """Return ``in all_gather of 64 MB (at most 4 kB in other steps)``; empty without such an op."""
     for process in view.ranks.values():
         op, most = _largest(view, process.rank or 0, step)
         before = max((_largest(view, process.rank or 0, other)[1] for other in usual), default=0)

@@ -1,4 +1,4 @@
-"""The rank, or the host, that comes last again and again, and what makes it late."""
+"""Finds the ranks, or the host, that come last again and again, and the cause."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ Group = tuple[int, str]
 """(epoch, key)"""
 Ranks = tuple[int, ...]
 Excess = Mapping[int, Mapping[str, float]]
-"""rank -> phase -> ns a step"""
+"""rank -> phase -> additional time in ns per step"""
 _OF_LOADERS: Final = ("poll", "lock", "pipe", "worker")
-"""Calls in which a rank waits for its loader's workers: those are what is slow."""
+"""Calls in which a rank waits for its data loader's workers, which then are the slow part."""
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
-"""Minimum lateness after half of the ranks, as a share of a step: less is noise."""
+"""Minimum lateness after half of the ranks, as a share of a step; below it is noise."""
 BEYOND: Final = 2.0
-"""Times the usual spread of the others' arrivals: less is what they do to each other, too."""
+"""Factor above the usual spread of the others' arrivals; below it is mutual disturbance."""
 LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
-"""Means over a window come apart by less than single steps do; standard errors."""
+"""Least mean lateness, in standard errors. ``MEAN_BEYOND``: as ``BEYOND``, for window means."""
 COMPARED: Final = 16
-"""Other ranks, evenly chosen by their arrival, whose phases are compared; at most twice as many."""
+"""Number of other ranks, evenly chosen by arrival, that are compared; at most twice that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """Late arrivals at one step's collectives."""
+    """Arrivals at one collective of a step, relative to half of the ranks."""
 
     step: int
     row: CollectiveRow
     by: Mapping[int, int]
-    """rank -> ns after half of the ranks had come"""
+    """rank -> ns after half of the ranks had arrived"""
 
 
 @per_window
 def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find one per group that waits for the same ranks in most steps; who is late because it waited
-    for one of those waits, too."""
+    """Find one straggler (one rank or several) per group that waits for it in most steps; ranks
+    late only because they wait for a straggler are victims."""
     rows = rows_in(view, looked_at)
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
     found: dict[Ranks, tuple[Candidate, Straggler]] = {}
@@ -91,8 +91,8 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
 def _without_victims(
     found: Mapping[Ranks, tuple[Candidate, Straggler]], also: Mapping[Ranks, set[int]]
 ) -> Iterator[Candidate]:
-    """Leave out ranks that are late only because they wait, in other ops and not for much longer,
-    for a straggler. ``also``: ranks of other groups in which the same come last."""
+    """Leave out ranks that are late only because they wait for a straggler in other ops, and cost
+    not much more. ``also``: ranks of other groups in which the same culprits come last."""
     late = {of: one for of, (one, facts) in found.items() if facts.cause == "communication"}
     victims: set[Ranks] = set()
     for of, (one, facts) in found.items():
@@ -114,8 +114,8 @@ def _without_victims(
 def _latest(
     view: View, looked_at: Window, rows: CollectiveColumns, clear: float
 ) -> Iterable[Array]:
-    """Return each group's collectives where lateness was largest in a step: all that follow are
-    late, too. The group with most steps first, and only those where a rank may be called late."""
+    """Return each group's most delayed collective per step (the ones after it are late, too), the
+    group with most steps first; only groups in which a rank may be called late."""
     if not len(rows):
         return []
     half, step, group = rows.half_ns(), rows.of["step"], rows.of["group"]
@@ -134,7 +134,7 @@ def _latest(
 def _with_late(
     looked_at: Window, rows: CollectiveColumns, best: Array, half: Array, clear: float
 ) -> Array:
-    """Return groups with a rank that came late to these collectives in most steps."""
+    """Return groups in which a rank came late to these collectives in most steps."""
     is_best = np.zeros(len(rows), np.bool_)
     is_best[best] = True
     late = is_best[rows.row_of] & (rows.parts["issued_ns"] - half[rows.row_of] >= clear)
@@ -161,9 +161,9 @@ def _again_and_again(lates: Sequence[_Late], steps: Sequence[int], clear: float)
 
 
 def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float) -> list[int]:
-    """The rank that is late on an overloaded host, where all come late in one step or another: by
-    its mean lateness less what it stood without a core, beyond what those of the others differ by
-    and beyond chance."""
+    """Return the rank that is late by its mean lateness, on an overloaded host where all ranks are
+    late at times: less its waits for a core, beyond the other ranks' differences and beyond
+    chance."""
     stood = {rank: ns for rank, (_, ns) in scheduled(view, looked_at).items()}
     by = {rank: [late.by[rank] for late in lates if rank in late.by] for rank in stood}
     few = len(by) < LEAST_RANKS or any(len(each) < LAST for each in by.values())
@@ -182,7 +182,7 @@ def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float
 
 
 def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
-    """Return how far apart the other ranks come in a usual step, ns."""
+    """Return the spread of the other ranks' arrivals in a usual step, in ns."""
     apart = []
     for late in lates:
         others = [by for rank, by in late.by.items() if rank not in without]
@@ -199,7 +199,7 @@ def _candidate(
     excess: Excess,
     again: bool,
 ) -> tuple[Candidate, Straggler]:
-    """``again``: late in most steps; else in the mean."""
+    """Return the candidate and its facts. ``again``: late in most steps; else only in the mean."""
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     own_cost = (_cost(late, culprits) for late in late_in)
@@ -240,8 +240,8 @@ def _candidate(
 
 
 def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:
-    """Return the call that takes it that much longer than the first to come, in most steps; empty:
-    none does."""
+    """Return the call that takes the rank that much longer than the first rank to arrive, in most
+    steps; empty: none does."""
     calls = Counter[str]()
     for late in lates[-8:]:
         before = _before(view, looked_at, late)
@@ -252,20 +252,20 @@ def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: 
 
 
 def _cost(late: _Late, culprits: Sequence[int]) -> int:
-    """By how much the step would have been shorter."""
+    """Return by how much the step would have been shorter without the culprits, in ns."""
     others = [by for rank, by in late.by.items() if rank not in culprits]
     return max(0, max(late.by.values()) - max(others, default=0))
 
 
 def _mean_cost(lates: Sequence[_Late], culprits: Sequence[int]) -> float:
-    """The same of the mean step, where in most steps somebody else comes last."""
+    """Return the cost of culprits in the mean step, where another rank comes last in most steps."""
     by = {rank: fmean(late.by.get(rank, 0) for late in lates) for rank in lates[0].by}
     others = [ns for rank, ns in by.items() if rank not in culprits]
     return max(0.0, max(by.values()) - max(others, default=0.0))
 
 
 def _whole_host(view: View, culprits: Sequence[int]) -> str:
-    """Return the host whose ranks the culprits are, all of them, where there are other hosts."""
+    """Return the host all of whose ranks are culprits, if there are other hosts; else empty."""
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
     if len(hosts) != 1 or len({process.host for process in view.ranks.values()}) < 2:
         return ""
@@ -275,8 +275,8 @@ def _whole_host(view: View, culprits: Sequence[int]) -> str:
 
 
 def _stood(view: View, looked_at: Window, culprits: Sequence[int], by: float) -> float:
-    """Return how much longer than the others they stand ready without a core, ns a step: at most
-    what they are late ``by``, less what they run for longer than the others."""
+    """Return how much longer than the others the culprits wait, runnable, for a core, in ns per
+    step: at most their lateness ``by`` less what they run for longer."""
     taken = scheduled(view, looked_at)
     usual = [taken[rank] for rank in taken if rank not in culprits]
     if not usual or not taken.keys() >= set(culprits):
@@ -289,8 +289,8 @@ def _stood(view: View, looked_at: Window, culprits: Sequence[int], by: float) ->
 
 
 def _is_timed(view: View, looked_at: Window, culprits: Sequence[int], by: float) -> bool:
-    """Return whether it is known that each runs for longer than the others, or stands ready without
-    a core for less than it is late: others that stand as long may do so elsewhere in the step."""
+    """Return whether each culprit is known to run longer than the others, or to wait less for a
+    core than it is late; other ranks may wait as long elsewhere in the step."""
     taken = scheduled(view, looked_at)
     usual = [ran for rank, (ran, _) in taken.items() if rank not in culprits]
     least = (median(usual) if usual else 0.0) + CAUSE_SHARE * by
@@ -300,8 +300,8 @@ def _is_timed(view: View, looked_at: Window, culprits: Sequence[int], by: float)
 
 
 def _is_contended(view: View, looked_at: Window, culprits: Sequence[int], by: float) -> bool:
-    """Return whether each is known to run for hardly longer than the others: what computes beside
-    it on the host makes it late, not what it has to do."""
+    """Return whether each culprit's CPU time is hardly longer than the others': then other load on
+    the host makes it late, not its own work."""
     taken = scheduled(view, looked_at)
     usual = [ran for rank, (ran, _) in taken.items() if rank not in culprits]
     most = (median(usual) if usual else 0.0) + CAUSE_SHARE * by
@@ -312,9 +312,9 @@ def _is_contended(view: View, looked_at: Window, culprits: Sequence[int], by: fl
 
 
 def _idle(view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]) -> float:
-    """Return for how long a step the main thread of each neither ran nor was ready to while it was
-    in its compute, ns: it slept or waited. 0 where that is not known, where a device computes, and
-    where sleep stands for compute."""
+    """Return the time of a step, in ns, that each culprit's main thread slept or waited inside its
+    compute. 0 if not known, if a device computes, and in paced runs, where sleep stands for
+    compute."""
     taken, idle = scheduled(view, looked_at), []
     for rank in culprits:
         if rank not in taken or device(view.ranks[rank]) or view.store.notes.get("paced"):
@@ -327,7 +327,7 @@ def _idle(view: View, looked_at: Window, lates: Sequence[_Late], culprits: Seque
 
 
 def _workers(excess: Excess, culprits: Sequence[int]) -> list[int]:
-    """Leave out culprits that only wait, in ops before, for one that works or sleeps longer."""
+    """Leave out culprits that merely wait, in earlier ops, for one that works or sleeps longer."""
     own = {
         rank: sum(ns for name, ns in excess[rank].items() if name != "communication")
         for rank in culprits
@@ -339,8 +339,8 @@ def _workers(excess: Excess, culprits: Sequence[int]) -> list[int]:
 def _excess(
     view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
 ) -> Excess:
-    """Return culprit -> phase -> ns that it spends in it more than the others do, from the begin of
-    the step up to where it is late."""
+    """Return culprit -> phase -> time beyond the others', in ns, from the begin of the step to the
+    collective at which it is late."""
     more: dict[int, dict[str, list[float]]] = {rank: defaultdict(list) for rank in culprits}
     for late in lates[-8:]:
         came = [a.rank for a in late.row.arrivals]
@@ -364,7 +364,7 @@ def _excess(
 
 
 def _cause(by_rank: Excess, lateness: float) -> tuple[Lateness, float, tuple[str, ...]]:
-    """Return (cause, its ns, phases of compute it lies in): where the culprits spend more time."""
+    """Return (cause, its ns, compute phases that take longer), by the culprits' additional time."""
     names = {name for of in by_rank.values() for name in of}
     excess = {name: max(of.get(name, 0.0) for of in by_rank.values()) for name in names}
     compute = sum(max(0.0, excess.get(name, 0)) for name in COMPUTE)
@@ -384,7 +384,7 @@ def _cause(by_rank: Excess, lateness: float) -> tuple[Lateness, float, tuple[str
 
 
 def _before(view: View, looked_at: Window, late: _Late) -> dict[int, Interval]:
-    """rank -> from the begin of its step to its arrival"""
+    """Return rank -> interval from the begin of its step to its arrival."""
     spans, came = looked_at.spans[late.step], late.row.issued
     return {
         rank: (min(spans[rank][0], arrived), arrived)

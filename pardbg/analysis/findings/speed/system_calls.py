@@ -1,4 +1,4 @@
-"""The system call that takes a rank's time over many steps, by samples."""
+"""Find the system call that takes a rank's time over many steps, by samples."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pardbg.analysis.hangs.blocking_calls import Blocking, counted
 from pardbg_agent.wire import BEAT_NS
 
 _SAMPLED_NS: Final = 15_000_000_000
-"""Minimum time whose samples of system calls are counted, where the job has trained for so long."""
+"""Minimum time over which samples of system calls are counted, in ns, if the job ran so long."""
 _LEAST_SAMPLES: Final = 4
 CAUSE_SHARE: Final = 0.5
-"""Minimum share of the lateness of a phase, or call, worth looking at."""
+"""Minimum share of the lateness that a phase or a call accounts for to be the cause."""
 _COMPARED: Final = 8
-"""Other ranks whose samples are compared."""
+"""Maximum number of other ranks whose samples are compared."""
 
 
 def blocked(
     view: View, looked_at: Window, culprits: Sequence[int]
 ) -> tuple[Blocking | None, str | None, float]:
-    """Return (call, place, ns a step) where the first one was seen in system calls most, beyond
-    what others were seen there; samples are a heartbeat apart."""
+    """Return (call, place, ns per step) of the system call in which the first culprit was seen
+    most, beyond what the other ranks were; one sample stands for a heartbeat."""
     since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
     for name in ("step", "phase"):  # before is no part of one
         table, visible = view.rows(view.ranks[culprits[0]], name)

@@ -1,7 +1,7 @@
-"""The last training steps, as findings about speed look at them: again and again, not once.
+"""Sliding window over recent steps, for findings about speed.
 
-A window moves on every few steps, and what was found in it is kept till then: a live step costs the
-same however long the run, and nothing flickers.
+A window moves on every few steps, and findings in it are kept till then: a live step costs the same
+however long the run, and nothing flickers.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ LAST: Final = 12
 LEAST: Final = 6
 """Minimum number of steps for calling anything recurring."""
 OFTEN: Final = 0.8
-"""Share of the steps in which something must be so."""
+"""Share of the steps in which something must occur to be recurring."""
 WARM_UP: Final = 2
-"""A run's first steps are slow in their own ways."""
+"""Number of a run's first steps that are left out."""
 _MOST: Final = 32
-"""Windows kept: of many ranks one has much."""
+"""Maximum number of windows kept; with many ranks a window is large."""
 MOVES: Final = 4
-"""Steps after which a window moves on."""
+"""Number of steps after which a window moves on."""
 MAX_ISSUES: Final = 1 << 21
-"""Issues of collectives that a window reads, over all ranks."""
+"""Maximum number of issues of collectives that a window reads, over all ranks."""
 BUSY_HOST: Final = 0.05
-"""Share of a step that ranks of a host with too few cores stand ready without one."""
+"""Share of a step for which ranks of an overloaded host wait, runnable, for a core."""
 LEAST_NS: Final = 500_000_000
-"""The kernel's figures come some times a second: of a shorter time they say little."""
+"""Minimum time between two of the kernel's figures, in ns; they come only some times a second."""
 _PHASES_BACK: Final = 1 << 12
-"""Phases per rank among which backwards are looked for, where no steps are counted."""
+"""Phases per rank among which backwards are looked for, if no steps are counted."""
 Unit = Literal["step", "round", "op"]
-"""A training step; where the program has no optimizer that tells of them, the collectives of one
-backward; where it has no backward either, one collective."""
+"""Unit of a window: a training step; without an optimizer that counts steps, the collectives of one
+backward; without backward, one collective."""
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Steps that all ranks ended, oldest first, without those that the debugger held."""
+    """Recent steps that all ranks ended, oldest first, without those held by the debugger."""
 
     epoch: int
     newest: int
@@ -65,15 +65,15 @@ class Window:
     spans: dict[int, dict[int, Interval]]
     """step -> rank -> (t0, t1)"""
     since_ns: int
-    """Begin of the step before them."""
+    """Begin of the step before the first one, in ns."""
     rows: CollectiveColumns | None = None
-    """Where the program counts no steps: its collectives are their only measure."""
+    """Collectives of the window, if the program counts no steps; else None."""
     unit: Unit = "step"
-    """What ``steps`` are."""
+    """Unit of ``steps``."""
 
     @cached_property
     def step_ns(self) -> float:
-        """Return the median over steps of the longest over ranks."""
+        """Return the median over steps of the longest time over ranks, in ns."""
         return median(max(b - a for a, b in self.spans[step].values()) for step in self.steps)
 
     @cached_property
@@ -87,7 +87,7 @@ class Window:
 
 @per_view
 def window(view: View) -> Window | None:
-    """Return the window at the cursor; None while it is too short."""
+    """Return the window at the cursor; None while it has too few steps."""
     newest = _newest(view)
     if newest is None:
         return _without_steps(view)
@@ -97,7 +97,7 @@ def window(view: View) -> Window | None:
 
 
 def _newest(view: View) -> int | None:
-    """Newest step that every rank which counts steps has ended."""
+    """Return the newest step that every rank which counts steps has ended; None: none does."""
     newest = []
     for process in view.ranks.values():
         table, visible = view.rows(process, "step")
@@ -131,8 +131,8 @@ def _read(view: View, newest: int) -> Window | None:
 
 
 def _without_steps(view: View) -> Window | None:
-    """By the steps that collectives belong to; if that is one step, by rounds of backward, or one
-    collective after the other."""
+    """Return a window by the steps that collectives belong to; if that is only one, by rounds of
+    backward, else by single collectives."""
     rows = [
         row for row in collectives(view)
         if row.verdict == "matched" and len(row.arrivals) > 1 and not was_held(view, *_span(row))
@@ -156,8 +156,8 @@ def _without_steps(view: View) -> Window | None:
 
 
 def _rounds(view: View, rows: Sequence[CollectiveRow]) -> Window | None:
-    """By the backwards that collectives follow or lie in: a rank's round is from its last
-    collective of the round before to that of this one. None where there are too few."""
+    """Return a window by rounds: a rank's round ends with its last collective after or in one
+    backward, and begins with the end of the round before. None if there are too few rounds."""
     begun = {rank: _backwards(view, process) for rank, process in view.ranks.items()}
     by_round: dict[int, list[CollectiveRow]] = defaultdict(list)
     for row in rows:
@@ -175,7 +175,7 @@ def _rounds(view: View, rows: Sequence[CollectiveRow]) -> Window | None:
 
 
 def _backwards(view: View, process: Process) -> Array:
-    """Begins of a rank's last backwards, in ns."""
+    """Return the begins of a rank's last backwards, in ns."""
     table, visible = view.rows(process, "phase")
     lo = max(0, visible - _PHASES_BACK)
     ids = process.ids("backward")
@@ -196,7 +196,7 @@ def _by_rows(
 
 
 def _span(row: CollectiveRow) -> Interval:
-    """From the first issue to the last."""
+    """Return the interval from the first issue of a collective to the last."""
     issued = row.issued.values()
     return min(issued), max(issued)
 
@@ -204,7 +204,7 @@ def _span(row: CollectiveRow) -> Interval:
 def per_window(
     detect: Callable[[View, Window], Iterable[Candidate]],
 ) -> Callable[[View], tuple[Candidate, ...]]:
-    """Make a detector of what looks at a window: it does so once per window."""
+    """Return a detector from a function of a window, which runs once per window."""
 
     name = f"{detect.__module__}.{detect.__qualname__}"
 
@@ -230,7 +230,7 @@ def rows_in(view: View, looked_at: Window) -> CollectiveColumns:
 
 @per_look
 def overlaps_in(view: View, looked_at: Window, rank: int) -> list[Overlap]:
-    """A rank's communication beside its compute in each step of the window that it took part in."""
+    """Return a rank's overlap of communication and compute in each of its steps in the window."""
     spans = {s: looked_at.spans[s][rank] for s in looked_at.steps if rank in looked_at.spans[s]}
     of = _ops(view, looked_at)
     return overlaps(view, rank, spans, {step: of(rank, step) for step in spans}) if spans else []
@@ -238,7 +238,7 @@ def overlaps_in(view: View, looked_at: Window, rank: int) -> list[Overlap]:
 
 @per_look
 def _ops(view: View, looked_at: Window) -> Callable[[int, int], list[tuple[int, int, int]]]:
-    """Return what says of a rank and a step when its ops were under way, as ``Ops``."""
+    """Return a function of rank and step to the times of the step's ops, as ``Ops``."""
     rows = rows_in(view, looked_at)
     parts, last = rows.parts, np.maximum.reduceat(rows.parts["issued_ns"], rows.starts)
     step, rank = rows.of["step"][rows.row_of], parts["rank"]
@@ -255,7 +255,7 @@ def _ops(view: View, looked_at: Window) -> Callable[[int, int], list[tuple[int, 
 
 
 def issued_since(view: View, name: str, since_ns: int) -> int:
-    """Return the number of rows of a table of issued ops since then, over all ranks."""
+    """Return the number of rows in a table of issued ops since a time, over all ranks."""
     issued = 0
     for process in view.ranks.values():
         table, visible = view.rows(process, name)
@@ -265,7 +265,7 @@ def issued_since(view: View, name: str, since_ns: int) -> int:
 
 @per_view
 def scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
-    """rank -> (ns a step that its main thread ran, ns that it was ready to and got no core)."""
+    """Return rank -> (ns per step that its main thread ran, ns that it waited for a core)."""
     states, until = view.store.states, looked_at.end_ns
     since = min(looked_at.begin_ns, until - 2 * LEAST_NS)  # of short steps some before them, too
     (begin, before), (end, after) = (states.ranks(t_ns) for t_ns in (since, until))
@@ -286,13 +286,13 @@ def scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
 
 
 def overloaded(view: View, looked_at: Window) -> bool:
-    """Return whether ranks usually stand ready without a core: the host makes them slow."""
+    """Return whether ranks usually wait for a core for long: the host makes them slow."""
     stood = [ns for _, ns in scheduled(view, looked_at).values()]
     return bool(stood) and median(stood) >= BUSY_HOST * looked_at.step_ns
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
-    """Return whether ``times`` out of these steps counts as recurring."""
+    """Return whether ``times`` occurrences in these steps count as recurring."""
     return len(steps) >= LEAST and times >= OFTEN * len(steps)
 
 
@@ -300,12 +300,12 @@ COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
 
 
 PHASE_TABLES: Final = ("wait", "phase")
-"""What `phases_in` reads."""
+"""Tables that `phases_in` reads."""
 
 
 def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
-    """phase -> ns of the stretch. Waits for ops are communication, wherever they lie; what is in
-    no phase is host. ``launch`` is the part of compute in which a device had nothing queued."""
+    """Return phase -> ns of the stretch. Waits for ops are ``communication`` wherever they lie;
+    time in no phase is ``host``; ``launch`` is compute in which a device had nothing queued."""
     process = view.ranks[rank]
     on_device = times(view) == "device"  # where a wait of the host is none of the device's
     waited = sync_ops(view, rank, whole) if on_device else stretches(view, process, "wait", whole)
@@ -328,19 +328,19 @@ def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
 
 
 Stretch = tuple[int, Interval]
-"""A rank and a part of its time, ns."""
+"""(rank, interval of its time in ns)"""
 
 
 def call_in(view: View, own: Stretch, usual: Stretch, by_ns: float) -> str:
-    """Return the call (torch.save) or the program's span that takes half of ``by_ns`` more in one
-    stretch than in the other; empty: none does."""
+    """Return the call (torch.save) or the program's span that takes at least ``by_ns / 2`` longer
+    in one stretch than in the other; empty: none does."""
     more = _calls(view, *own) - _calls(view, *usual)
     name, ns = more.most_common(1)[0] if more else ("", 0)
     return name if ns >= by_ns / 2 else ""
 
 
 def _calls(view: View, rank: int, within: Interval) -> Counter[str]:
-    """Return name -> ns of what ended there: what goes on has the rest of the step in it, too."""
+    """Return name -> ns of calls and spans that ended there; what goes on is not counted."""
     process, took = view.ranks[rank], Counter[str]()
     for table in ("call", "span"):
         for one in records(view, process, table, within):

@@ -1,4 +1,4 @@
-"""Cause of a missing rank: what it does instead of coming, and how long that may take."""
+"""Cause of a missing rank: what the rank does instead of the op, and how long that may take."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pardbg.store.definitions import GroupDef
 from pardbg_agent.wire import Flag
 
 _FILES_NS: Final = 30_000_000_000
-"""A checkpoint that is being written or read takes its time."""
+"""Time that reading or writing a checkpoint may take, in ns."""
 _STILL_NS: Final = 1_000_000_000
 _DEVICE_NS: Final = 1_000_000_000
-"""Minimum time that a device with work has come to nothing."""
+"""Minimum time without progress of a device that has work, in ns."""
 _MOVES_NS: Final = 10_000_000_000
-"""A rank that makes progress, a server of parameters say, comes when it has served the others."""
+"""Time for which a rank that makes progress, say a parameter server, may serve others, in ns."""
 _UNKNOWN_NS: Final = 3_000_000_000
-"""Wait on an overloaded host where no stack shows yet what a rank does."""
+"""Allowed wait on an overloaded host while no stack shows what a rank does, in ns."""
 _BLOCKED_NS: Final = 6_000_000_000
-"""A disk with other things to do, or pages that are read anew, keep a rank as long."""
+"""Time for which a busy disk, or pages read anew, may block a rank, in ns."""
 _IMPORTS_NS: Final = 10_000_000_000
 _MAX_THREADS: Final = 3
 _MAX_HANDLED: Final = 2
@@ -42,7 +42,7 @@ _PHASES: Final[dict[str, Doing]] = {
 
 
 def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None) -> Absence:
-    """Return what a rank does that others wait for since then, in an op of ``group``."""
+    """Return what a rank does while others wait for it in an op of ``group``."""
     process, now = view.ranks[rank], seen(view, rank)
     end = view.proc_end(process)
     if end is not None:
@@ -94,8 +94,8 @@ def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None)
 
 
 def destroyed(view: View, rank: int, key: GroupKey) -> str | None:
-    """Return where a rank destroyed a group that it was in (empty: it is not known); None: it has
-    not, or has made groups since, which may stand for this one."""
+    """Return the place where a rank destroyed a group that it was in (empty: not known); None: it
+    did not, or it has made groups since that may replace this one."""
     process = view.ranks[rank]
     own = [gid for gid, one in process.groups.items() if (one.epoch, one.key) == key]
     known = [(i, op) for i, op in process.ops.items() if op.op == "destroy_process_group"]
@@ -120,7 +120,7 @@ def destroyed(view: View, rank: int, key: GroupKey) -> str | None:
 
 
 def last_op(view: View, rank: int) -> tuple[Label, str]:
-    """Return (the op that a rank issued last, where it issued the first one of that signature)."""
+    """Return (last op of a rank, place where it issued the first op of that signature)."""
     found: list[Issue] = []
     for name in ("issue", "issue_p2p"):
         _, visible = view.rows(view.ranks[rank], name)
@@ -133,8 +133,8 @@ def last_op(view: View, rank: int) -> tuple[Label, str]:
 
 
 def left_out(view: View, rank: int) -> LeftOut | None:
-    """Return what says that a rank for which others wait left out a collective in some step; None
-    where it may have had fewer steps, as of uneven data."""
+    """Return the counts which show that a missing rank left out a collective in some step; None if
+    it may have had fewer steps, as with uneven data."""
     rows = [row for row in newest_collectives(view) if rank in row.missing]
     if not rows:
         return None
@@ -150,8 +150,8 @@ def left_out(view: View, rank: int) -> LeftOut | None:
 
 
 def with_handled(view: View, found: Candidate) -> Candidate:
-    """Return it with the exceptions that its culprits are just handling, unlike the other ranks: a
-    program may do all its work in an ``except``."""
+    """Return the candidate with the exceptions that its culprits are just handling, except those
+    that other ranks handle too: a program may do all its work in an ``except``."""
     if not any(seen(view, rank).handles for rank in found.culprits if rank in view.ranks):
         return found
     by: dict[str, list[int]] = {}
@@ -164,19 +164,19 @@ def with_handled(view: View, found: Candidate) -> Candidate:
 
 
 def _blocking(view: View, now: Seen) -> Blocking | None:
-    """Return the system call that the rank was seen in where it stands."""
+    """Return the system call that the rank was seen in at its place; None: none was seen."""
     where, sampled = place(now.frames), samples(view, now.rank, now.moved_ns)
     return next((one.blocking for one in sampled if one.place == where), None)
 
 
 def other_threads(now: Seen) -> tuple[tuple[str, str], ...]:
-    """Return (name, place) of a rank's threads that are not the one it stands in."""
+    """Return (name, place) of a rank's threads other than the one that it stands in."""
     places = ((name, place(frames)) for name, frames in now.threads[1:])
     return tuple((name, at) for name, at in places if at)[:_MAX_THREADS]
 
 
 def activity_ns(view: View, rank: int, found: Absence) -> float:
-    """Return how long what a rank does may take: if it works, or reads the modules it imports."""
+    """Return how long the rank's activity may take, in ns; 0: it should have come at once."""
     if found.fault or found.doing == "device":  # a host's load slows no device
         return 0
     now = seen(view, rank)

@@ -1,5 +1,5 @@
 """Ops of ranks that do not fit: groups whose collectives disagree, messages whose sides differ,
-groups that two threads of a rank issue ops on. Facts for detectors; none is a finding yet."""
+groups on which two threads of a rank issue ops. Facts for detectors, not findings yet."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from pardbg_agent import wire
 _STOPS: Final = ("op mismatch", "size mismatch", "root mismatch")
 _OTHER: Final = int(wire.Flag.OTHER_THREAD)
 _LAST_PARTS: Final = 256
-"""Parts of all_to_alls per rank that are looked at."""
+"""Number of recent parts of all_to_alls looked at, per rank."""
 _LAST: Final = 2048
-"""Ops per rank that are looked at for threads that cross."""
+"""Number of recent ops looked at for threads that cross, per rank."""
 Ops = Mapping[int, tuple[bool, int, int]]
-"""seq -> (by another thread, op's id, when)"""
+"""seq -> (whether another than the main thread issued it, id of the op, time in ns)"""
 LEAST_BEFORE: Final = 2
-"""Messages of an edge that show what is usual there."""
+"""Minimum number of earlier messages of an edge that show what is usual."""
 _LAST_BEFORE: Final = 8
 _MOST_IN_TURN: Final = 8
-"""Messages of an edge that differ in turn, step by step."""
+"""Maximum number of messages of an edge that differ in turn, step by step."""
 MAX_MESSAGES: Final = 8
 
 
 @per_view
 def split_groups(view: View) -> set[GroupKey]:
-    """Return groups whose last collectives disagree so that they hang: other dtypes alone hold no
-    rank up."""
+    """Return groups whose last collectives disagree in a way that hangs; a dtype mismatch alone
+    does not."""
     by_row = {r.key for r in (*newest_collectives(view), *calls(view)) if r.verdict in _STOPS}
     return by_row | {split.key for split in misfit_splits(view)}
 
 
 @dataclass(frozen=True, slots=True)
 class MisfitSplit:
-    """Bytes of an all_to_all that one rank sends to another one, which expects another number."""
+    """Part of an all_to_all for which the two sides have different numbers of bytes."""
 
     key: GroupKey
     seq: int
@@ -57,9 +57,9 @@ class MisfitSplit:
 
 @per_view
 def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
-    """Return the parts of each group's first all_to_all, among the last ones, whose two sides do
-    not fit: of ranks that both recorded theirs. Parts of no bytes have no record, so ops whose
-    parts may be cut are not compared."""
+    """Return the parts whose two sides do not fit, in each group's first such all_to_all among the
+    recent ones, where both ranks recorded theirs. Parts of no bytes have no record, so ops with
+    parts that may be missing are not compared."""
     sides: dict[tuple[GroupKey, int], dict[tuple[int, int], tuple[int, int, int]]]
     sides = defaultdict(dict)
     for rank, process in view.having("part"):
@@ -89,9 +89,9 @@ def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
 
 
 def keeps_total(view: View, split: MisfitSplit, rank: int, side: str) -> bool:
-    """Return whether the bytes that a rank brings to this all_to_all (``a``), or takes from it
-    (``b``), are those at the same place of each of the last steps; without steps, those of each
-    of the last all_to_alls."""
+    """Return whether the total bytes that a rank sends in this all_to_all (``a``), or receives
+    (``b``), are the same as at the same place of each recent step; without steps, as in each recent
+    all_to_all."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "issue")
     groups = [i for i, g in process.groups.items() if (g.epoch, g.key) == split.key]
@@ -115,23 +115,23 @@ def keeps_total(view: View, split: MisfitSplit, rank: int, side: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MisfitMessage:
-    """A message whose sides bring different sizes or dtypes: the first one of its edge."""
+    """First message of an edge whose sides differ in size or dtype."""
 
     row: P2PRow
     number: int
-    """Messages of the edge with the same misfit."""
+    """Number of messages of the edge with the same misfit."""
     odd: int | None
     """Rank that differs from the messages before; None: not known."""
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Return its two sides."""
+        """Return (sender, receiver)."""
         return self.row.src, self.row.dst
 
 
 @per_view
 def misfit_messages(view: View) -> tuple[MisfitMessage, ...]:
-    """Return the first message of each edge and kind of misfit."""
+    """Return the first message that does not fit, for each edge and kind of misfit."""
     by_edge: dict[tuple[str, int, int], list[P2PRow]] = defaultdict(list)
     for row in judged_messages(view):
         by_edge[row.group, row.src, row.dst].append(row)
@@ -148,8 +148,8 @@ def _misfits(rows: Sequence[P2PRow]) -> Iterator[MisfitMessage]:
 
 
 def _odd(row: P2PRow, part: int, good: Sequence[P2PRow]) -> int | None:
-    """Return the one side whose size (part 0) or dtype (1) is not the next of the messages
-    before, for a size: those of its dtype; a pipeline begins with messages that say shapes."""
+    """Return the only side whose size (part 0) or dtype (1) breaks the pattern of earlier messages;
+    for a size, of those with its dtype, as a pipeline begins with messages about shapes."""
     if row.sides is None:
         return None
     before = [
@@ -166,7 +166,7 @@ def _odd(row: P2PRow, part: int, good: Sequence[P2PRow]) -> int | None:
 
 
 def _next(before: Sequence[int | str]) -> int | str | None:
-    """Return what follows where all are alike, or some in turn are; None: it is not known."""
+    """Return the next value if all are alike or repeat in turn; None: not known."""
     for turn in range(1, _MOST_IN_TURN + 1):
         last = before[-_LAST_BEFORE * turn :]
         if len(last) >= (LEAST_BEFORE + 1) * turn - 1 and last[turn:] == last[:-turn]:
@@ -180,11 +180,11 @@ def _when(row: P2PRow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ThreadCrossing:
-    """An op of a group that some ranks issued by their main thread and others by another one."""
+    """First op of a group that a main thread issued on some ranks, another thread on others."""
 
     seq: int
     by_rank: Mapping[int, Ops]
-    """Of ranks that use the group from both."""
+    """rank -> ops of the group, for ranks that issue them from two threads."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ class ThreadCrossing:
 
 @per_view
 def thread_crossings(view: View) -> dict[GroupKey, ThreadCrossing]:
-    """Return the first such op of each group."""
+    """Return group -> its first op issued by different threads on different ranks."""
     found: dict[GroupKey, ThreadCrossing] = {}
     for key, by_rank in _threads_by_group(view).items():
         both = [r for r, ops in by_rank.items() if len({by for by, _, _ in ops.values()}) > 1]
@@ -209,14 +209,14 @@ def thread_crossings(view: View) -> dict[GroupKey, ThreadCrossing]:
 
 
 def threads_differ(view: View, key: GroupKey, seq: int) -> bool:
-    """Return whether some ranks issued this op from their main thread, some from another one."""
+    """Return whether some ranks issued this op from their main thread and some from another one."""
     by_rank = _threads_by_group(view).get(key, {})
     return len({ops[seq][0] for ops in by_rank.values() if seq in ops}) > 1
 
 
 @per_view
 def _threads_by_group(view: View) -> dict[GroupKey, dict[int, Ops]]:
-    """Return the newest ops of each rank, by group; empty where only main threads issue any."""
+    """Return group -> rank -> its newest ops; empty if only main threads issue ops."""
     groups: dict[GroupKey, dict[int, Ops]] = defaultdict(dict)
     if any(process.threads for process in view.ranks.values()):
         for rank, process in view.ranks.items():

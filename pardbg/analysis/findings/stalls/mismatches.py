@@ -1,5 +1,5 @@
-"""Finds ranks that called different ops, or the same one with other arguments; messages whose sides
-do not fit; and ranks of which two threads issue ops on one group, where nothing orders them."""
+"""Finds ranks that called different ops or one op with different arguments, messages whose sides do
+not fit, and ranks on which two threads issue ops on one group without any order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pardbg.analysis.hangs.standstill import (
 )
 
 LEAST_STEPS: Final = 2
-"""Steps before in which a rank must have done the same thing at a place."""
+"""Minimum number of earlier steps in which a rank did the same at a place."""
 LAST_STEPS: Final = 8
 _HISTORY_ROWS: Final = 2048
 _SECOND_STEP: Final = 1
@@ -52,13 +52,13 @@ _MAX_PLACES: Final = 4
 _MAX_THREADED: Final = 4
 _MOMENT_NS: Final = 500_000_000
 MEET_NS: Final = 10_000_000_000
-"""Time that ranks take to meet, if they can."""
+"""Time for which ranks may take to meet at an address, in ns."""
 DECIDED_AFTER_NS: Final = 1_000_000_000
-"""Maximum wait for ranks that have not come, to know which ones differ from most."""
+"""Maximum wait, in ns, for missing ranks that may decide which side differs from most."""
 
 
 def mismatches(view: View) -> Iterator[Candidate]:
-    """Find one per group, kind and culprits: the first that is known, and how many there are."""
+    """Find one mismatch per group, kind and culprits: the first one, with the number of repeats."""
     found: dict[tuple[GroupKey, str, tuple[int, ...]], list[CollectiveRow]] = {}
     shifted: set[GroupKey] = set()
     for row in (*passed_collectives(view), *newest_collectives(view), *calls(view)):
@@ -77,8 +77,8 @@ def mismatches(view: View) -> Iterator[Candidate]:
 
 
 def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether ranks still to come decide who differs from most: one that has come is known
-    to differ elsewhere, or the others had no time yet."""
+    """Return whether missing ranks may still decide which side differs from most: a rank that came
+    is known to differ elsewhere, or the others have had no time yet."""
     came = set(row.issued)
     if len(came) == len(row.arrivals):
         return False
@@ -89,8 +89,8 @@ def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]])
 
 
 def _may_meet(view: View, row: CollectiveRow) -> bool:
-    """Return whether ranks that call their meeting place by several names may meet there: some
-    have not come, or all have just come."""
+    """Return whether ranks that name their meeting place differently may still meet: some have not
+    come, or all have just come."""
     if row.verdict != "address mismatch":
         return False
     came = row.issued
@@ -99,8 +99,8 @@ def _may_meet(view: View, row: CollectiveRow) -> bool:
 
 
 def _crosses_soon(view: View, row: CollectiveRow) -> bool:
-    """Return whether another thread of some ranks came first to an op, the main thread of others:
-    where a rank's other one follows in a moment, threads in no order are the cause."""
+    """Return whether an op came from another thread on some ranks only just now: if a rank's other
+    op follows in a moment, unordered threads are the cause."""
     if view.run_end is not None or not threads_differ(view, row.key, row.seq):
         return False
     return view.t_ns - first(row) < _MOMENT_NS * slowdown(host_load(view, view.ranks))
@@ -133,15 +133,15 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
 
 
 def _place(view: View, row: CollectiveRow, rank: int, stands: bool) -> str | None:
-    """Return where a rank issued an op, where that is known of an asynchronous one or from a
-    rehearsal; else where it stands in it; else where its first op of this signature was issued, if
-    it is this one."""
+    """Return the place of an op on a rank: where it was issued, if known (asynchronous ops,
+    rehearsals); else where the rank stands in it; else the first op of its signature, if it is this
+    one."""
     known = issue_places(view).get((rank, row.key[1], row.seq)) if stands else None
     return known or _place_then(view, rank, row.issued.get(rank), stands)
 
 
 def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> str | None:
-    """Return the same of an op that is known by when it was issued: of one host's clock."""
+    """Return the place of an op as `_place` does, by the time of issue on the rank's own host."""
     at = rank, issued_ns or 0
     known = places(view).get(at) or issue_places(view).get(at)
     if known or rank not in view.ranks:
@@ -155,14 +155,14 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
 
 
 def _first_places(view: View, ops: Iterable[tuple[int, int | None]]) -> tuple[Place, ...]:
-    """Return (rank, where it issued its first op with the signature of this one), of ranks and when
-    each issued it."""
+    """Return (rank, place of its first op with the same signature), for ranks and times of
+    issue."""
     at = ((rank, first_place(view, rank, t)[0]) for rank, t in ops if t and rank in view.ranks)
     return tuple((rank, where) for rank, where in at if where)
 
 
 def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
-    """Return where an exception ended the rank's newest op, which was issued then."""
+    """Return the place where an exception ended the rank in its newest op; None: not that op."""
     process = view.ranks[rank]
     failed = view.fatal(process)
     later = issued_ns is not None and view.newest_ns(process, ("issue", "issue_p2p")) > issued_ns
@@ -173,8 +173,8 @@ def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
 
 @per_view
 def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
-    """Break a tie: return the ranks whose op differs from earlier steps, if only one side's does,
-    and the number of these steps."""
+    """Break a tie: return (ranks whose op differs from earlier steps, if only one side's does; the
+    number of these steps)."""
     by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)
     for issue in issues(view, "issue", tail_start(view, "issue", _HISTORY_ROWS)):
         if (issue.group.epoch, issue.group.key) == row.key:
@@ -193,9 +193,9 @@ def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
 
 
 def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | None:
-    """Return (whether a rank's op is what it was at this place of earlier steps, the number of
-    these); None where they differ among themselves, or are too few. One more than in any earlier
-    step is none of those."""
+    """Return (whether a rank's op is the same as at this place of earlier steps, number of these);
+    None if earlier steps differ among themselves or are too few. An op beyond the number of ops in
+    any earlier step counts as different."""
     now = ops.get(row.seq)
     if now is None:
         return None
@@ -220,7 +220,7 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
 
 
 def thread_order(view: View) -> Iterator[Candidate]:
-    """Find one per group, with all its ranks at once: not while another's op is on its way."""
+    """Find one thread crossing per group, with all ranks; unsettled while one's op is to come."""
     number = 0
     for key, crossing in thread_crossings(view).items():
         on_its_way = _on_its_way(view, key, crossing)
@@ -266,7 +266,7 @@ def _crossing(view: View, key: GroupKey, crossing: ThreadCrossing, settled: bool
 
 
 def messages(view: View) -> Iterator[Candidate]:
-    """Find the first message of each edge and kind that does not fit, and how many there are."""
+    """Find the first message of each edge and kind that does not fit, and the number of repeats."""
     yield from (_message(view, message) for message in misfit_messages(view))
     by_group: dict[GroupKey, list[MisfitSplit]] = defaultdict(list)
     for split in misfit_splits(view):
@@ -275,8 +275,8 @@ def messages(view: View) -> Iterator[Candidate]:
 
 
 def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
-    """Return the rank that most of these parts are of; of two, the sender, as gloo aborts the
-    receiver: unless it sends as much in all as before, and the receiver does not receive so."""
+    """Return the candidate for parts that do not fit. The culprit is the rank in most of them; on a
+    tie the sender, as gloo aborts the receiver, unless only the receiver's total has changed."""
     first = splits[0]
     times = Counter(rank for split in splits for rank in (split.src, split.dst))
     most = [rank for rank in times if times[rank] == max(times.values())]

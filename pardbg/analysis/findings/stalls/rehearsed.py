@@ -1,5 +1,5 @@
-"""Ranks of a rehearsal whose collectives are not in the order of the others, as it was found when
-it was written: there each rank's ops are known to their end."""
+"""Ranks of a rehearsal whose collectives are out of order, as found when the rehearsal was written:
+then each rank's ops are known to their end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACES: Final = "rehearsed places"
 
 
 def orders(view: View) -> Iterator[Candidate]:
-    """Find one per kind, op and place; ranks that do the same together."""
+    """Find one candidate per kind, op and place, with all ranks that share it."""
     rows = view.store.notes.get(NOTE)
     alike: dict[tuple[str, str, str], list[Mapping[str, object]]] = {}
     for row in rows if isinstance(rows, list) else []:
@@ -36,7 +36,7 @@ def orders(view: View) -> Iterator[Candidate]:
 
 @per_view
 def places(view: View) -> Mapping[tuple[int, int], str]:
-    """Return (rank, when it issued an op) -> where, of ops that not all of their ranks issued
+    """Return (rank, time of issue in ns) -> place of the op, for ops that not all ranks issued
     alike."""
     rows = view.store.notes.get(PLACES)
     return {

@@ -1,4 +1,4 @@
-"""Finds ops that all ranks issued and calls of one rank that do not end; ranks never heard from."""
+"""Finds ops that all ranks issued or calls of one rank that do not end; ranks never heard of."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from pardbg.events.control_facts import Rendezvous
 from pardbg.store.definitions import Frame
 
 STUCK_NS: Final = 5_000_000_000
-"""Minimum time that an op issued by all its ranks has not ended."""
+"""Minimum time that an op issued by all its ranks has not ended, in ns."""
 SET_UP_NS: Final = 12_000_000_000
-"""... a call of the set-up, while a rank in it works or stands ready: hosts are busy then."""
+"""Minimum time for a set-up call while a rank in it works or waits for a core, in ns."""
 IDLE_NS: Final = 4_000_000_000
-"""Minimum time that a call of a rank alone stands still and uses no CPU."""
+"""Minimum time that a call of a single rank stands still and uses no CPU, in ns."""
 BUSY_NS: Final = 60_000_000_000
-"""... and one that works."""
+"""Minimum time for a call of a single rank that works, in ns."""
 REMOTE_NS: Final = 10_000_000_000
-"""... a call of another worker, while no rank does anything."""
+"""Minimum time for an RPC to another worker while no rank does anything, in ns."""
 APART: Final = 0.2
-"""Cores that a rank uses more than another, where neither computes but RPC polls ..."""
+"""Maximum difference in cores used by two ranks of which neither computes while RPC polls."""
 POLLING: Final = 0.6
-"""... and all that it uses then."""
+"""Maximum cores used by a rank that only polls for RPC."""
 _INIT: Final = "init_process_group"
 _SERVES: Final = "torch/distributed/rpc/internal.py"
 _EVENTS: Final = 64
@@ -84,8 +84,8 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
 
 
 def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[int, ...], AtStore]:
-    """Return (ranks that have not issued it, whether that is known): by the addresses that ranks
-    had left at the job's store when the hub asked it last."""
+    """Return (ranks that have not come to the op, state at the store), by the addresses that ranks
+    had left at the job's store when the hub last asked it."""
     events = view.store.controls.last(view.now_ns, _EVENTS)
     asked = [event.fact.came for _, event in events if isinstance(event.fact, Rendezvous)]
     if op.op.op != _INIT or not asked:
@@ -96,8 +96,8 @@ def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[i
 
 
 def stuck_calls(view: View) -> Iterator[Candidate]:
-    """Find each rank's oldest call that does not end, except for ranks that wait for others, or
-    others for them."""
+    """Find each rank's oldest call that does not end, except on ranks that wait for others or that
+    others wait for."""
     graph = wait_graph(view)
     blamed = {rank for blame in graph.blames for rank in (*blame.ranks, *blame.victims)}
     found = 0
@@ -115,8 +115,8 @@ def stuck_calls(view: View) -> Iterator[Candidate]:
 
 
 def _stuck_remote(view: View, op: PendingOp) -> Iterator[Candidate]:
-    """The call of another worker that does not end: its handler stands, and no rank does anything.
-    A worker that asks a further one only waits itself."""
+    """Find an RPC to another worker that does not end: its handler stands, and no rank does
+    anything. A worker that calls a further one only waits itself."""
     further = any(other.rank == op.asks and other.asks >= 0 for other in wait_graph(view).alone)
     if further or op.asks == op.rank or not _all_stand(view):
         return
@@ -130,8 +130,8 @@ def _stuck_remote(view: View, op: PendingOp) -> Iterator[Candidate]:
 
 
 def _all_stand(view: View) -> bool:
-    """Return whether no rank has recorded anything for a while, nor uses more of a core than the
-    others: the threads of RPC look for messages all the time."""
+    """Return whether no rank has recorded anything for a while, nor uses more of a core than
+    others: RPC threads poll for messages all the time."""
     ranks = [seen(view, rank) for rank in view.ranks if not ended(view, rank)]
     used = [now.cpu for now in ranks if now.cpu is not None]
     alike = len(used) == len(ranks) and max(used) - min(used) <= APART and max(used) <= POLLING
@@ -141,7 +141,7 @@ def _all_stand(view: View) -> bool:
 
 
 def _handler(now: Seen) -> tuple[Frame, ...]:
-    """Return the stack of a function that a rank runs for another worker, from it on."""
+    """Return the frames of a function that the rank runs for another worker; empty: none."""
     for _, frames in now.threads:
         for at, (file, _, function) in enumerate(frames):
             if function == "_run_function" and file.endswith(_SERVES):

@@ -1,4 +1,4 @@
-"""Finds ranks that others wait for, deadlocks, and ranks that came late."""
+"""Finds ranks that others wait for, deadlocks, and late ranks."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ from pardbg.events import fields
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
 START_NS: Final = 10_000_000_000
-"""Imports and models take some ranks longer than others."""
+"""Additional time for start-up, in ns: imports and models take some ranks longer than others."""
 EARLY_NS: Final = 3_000_000_000
-"""Report a rank that makes progress as late after this, as a note, ..."""
+"""Wait after which a rank that makes progress may be reported, as a note, in ns."""
 UNUSUAL: Final = 5
-"""... if the wait is this number of times as long as any ..."""
+"""Factor above every earlier wait from which on a wait is unusual."""
 LEAST_BEFORE: Final = 8
-"""... of at least as many ops before."""
+"""Minimum number of earlier ops for that comparison."""
 BEFORE_NS: Final = 200_000_000
-"""Ops of a hang end, one by one, some time before the first exception is reported."""
+"""Time before the first exception at which a hang's ops are still open, in ns."""
 INTO_NS: Final = 250_000_000
-"""Time after a wait began at which both the wait and what led to it are visible."""
+"""Time after a wait began at which both the wait and its prelude are visible, in ns."""
 STATE_NS: Final = 300_000_000
-"""Hubs send a rank's state some times a second."""
+"""Delay of a rank's state in ns: hubs send it some times a second."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
 MAX_LATE: Final = 8
 LATE_NS: Final = 4_000_000_000
-"""Skew from which on a rank came late."""
+"""Minimum skew of a late rank, in ns."""
 
 
 def moments(view: View) -> Iterator[tuple[View, int | None]]:
-    """Return views at which to look for hangs, and when what hung there was over: the cursor; once
-    the job fell apart, just before. The first one at which there is a hang counts."""
+    """Yield (view, when the hang was over) for moments at which to look for hangs: the cursor and,
+    if the job fell apart, just before that. The first one with a hang counts."""
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
@@ -87,12 +87,12 @@ def moments(view: View) -> Iterator[tuple[View, int | None]]:
 
 
 def is_held(view: View) -> bool:
-    """Return whether the debugger holds ranks: who waits for a held rank waits for the debugger."""
+    """Return whether the debugger holds ranks: whoever waits for these waits for the debugger."""
     return control_view(view).mode != "running"
 
 
 def waits(view: View, over: int | None) -> Iterator[Candidate]:
-    """Find what holds ranks up at the view's cursor. ``over``: when that ended, if it has."""
+    """Find ranks that hold up others at the view's cursor. ``over``: when that ended, in ns."""
     graph = wait_graph(view)
     ended = {end.rank for end in bad_ends(view)}
     for blame in graph.blames:
@@ -142,7 +142,7 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
 
 
 def _holds_at(view: View, holder: int, found: Absence) -> str | None:
-    """Return where a rank stands that others wait for; its thread, where that should answer."""
+    """Return the place of an awaited rank, or of its thread that should answer on a socket."""
     now = seen(view, holder)
     call = None if found.blocking is None else found.blocking.call
     threads = other_threads(now) if call == "socket" else ()
@@ -154,7 +154,7 @@ def _waiting(op: PendingOp) -> Waiting:
 
 
 def _told_apart(ops: Sequence[PendingOp]) -> tuple[Waiting, ...]:
-    """As `_waiting`; where groups of the same name and ranks are meant, with torch's own names."""
+    """Return the waits of ops, with torch's own group names where groups share a name and ranks."""
     of: dict[str, set[tuple[int, str]]] = defaultdict(set)
     for op in ops:
         of[op.text] |= {op.key} if not op.p2p and not op.call else set()
@@ -170,27 +170,27 @@ def _scope(blame: Blame) -> frozenset[tuple[int, str]]:
 
 
 def _never_made(view: View, blame: Blame) -> bool:
-    """Return whether the rank that is waited for has no such group."""
+    """Return whether the awaited rank never made the group."""
     made = view.ranks[blame.ranks[0]].groups.values()
     return blame.waits[0].op.key not in {(group.epoch, group.key) for group in made}
 
 
 def _loads(view: View, blame: Blame, found: Absence) -> bool:
-    """Return whether libraries may be loading with the GIL held, as by a group's first op in the
-    first step."""
+    """Return whether the rank may be loading libraries with the GIL held, as during a group's first
+    op in the first step."""
     op, process = blame.waits[0].op, view.ranks[blame.ranks[0]]
     first_op = not op.p2p and not op.seq and not view.visible(process, "step")
     return found.doing == "gil" and (op.op.op == "init_process_group" or first_op)
 
 
 def _in_op_of_all(graph: WaitGraph, blame: Blame) -> bool:
-    """Return whether the culprits are in an op that all of its ranks have issued."""
+    """Return whether the culprits are in an op that all its ranks have issued."""
     return {op.rank for ops in graph.issued_by_all for op in ops} >= set(blame.ranks)
 
 
 def _patience(view: View, blame: Blame, found: Absence, loads: bool) -> float:
-    """Return how long this rank may take, in ns. Programs start at their own pace, as long as they
-    work."""
+    """Return how long this rank may take before it is reported, in ns; longer at start-up, as long
+    as it works."""
     now = seen(view, blame.ranks[0])
     # … or it waits for a message on its way
     works = not found.idle or (now.in_op and found.doing != "device")
@@ -202,8 +202,8 @@ def _patience(view: View, blame: Blame, found: Absence, loads: bool) -> float:
 
 
 def patience_ns(view: View) -> int:
-    """Return how long a rank may take before others' wait for it is worth a line: a wait that is
-    shorter than a step is no news."""
+    """Return how long a rank may take before a wait for it is reported, in ns: at least a typical
+    step, within limits."""
     steps = []
     for process in view.ranks.values():
         table, visible = view.rows(process, "step")
@@ -214,7 +214,7 @@ def patience_ns(view: View) -> int:
 
 
 def _unusual(view: View, blame: Blame) -> bool:
-    """Return whether no rank waited nearly as long before in that group or for that rank."""
+    """Return whether no earlier wait in that group, or for that rank, was nearly as long."""
     op, rank = blame.waits[0].op, blame.ranks[0]
     before: list[int | None] = [
         row.skew_ns for row in collectives(view) if row.key == op.key and row.verdict == "matched"
@@ -230,8 +230,8 @@ def _unusual(view: View, blame: Blame) -> bool:
 
 
 def _waits_soon(view: View, rank: int) -> bool:
-    """Return whether the rank stands in an op itself, for less than PATIENCE_NS since its peer in a
-    message has done something: which rank it waits for is known in a moment."""
+    """Return whether the rank stands in an op itself, but its peers in messages were active less
+    than PATIENCE_NS ago, so that its own wait is known only in a moment."""
     process, now = view.ranks[rank], seen(view, rank)
     if not now.in_op:
         return False
@@ -248,8 +248,8 @@ def _just_ended(view: View, rank: int) -> bool:
 
 
 def _gave_up(view: View, blame: Blame) -> bool:
-    """Return whether a waiting rank then ended with a timeout, an abort or a lost connection:
-    nobody ended the job."""
+    """Return whether a waiting rank then ended by a timeout, an abort or a lost connection, rather
+    than by a request."""
     if any(aborted_after(view.ranks[wait.rank], wait.op.since_ns) for wait in blame.waits):
         return True
     failures = (f for wait in blame.waits for f in view.ranks[wait.rank].failures)
@@ -260,8 +260,8 @@ def _gave_up(view: View, blame: Blame) -> bool:
 
 
 def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
-    """Return the wait for a message of the rank that waits in one with another rank. None where
-    messages went that way before: both wait so in a pipeline whenever a rank is late."""
+    """Return another rank's wait for a message of the waiting rank, whose own message names a
+    third. None if messages went that way before: in a pipeline both may wait if a rank is late."""
     op = blame.waits[0].op
     edge = (op.rank, op.peer) if op.send else (op.peer, op.rank)
     if op.p2p and any(
@@ -277,7 +277,7 @@ def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
 
 
 def _first_ns(view: View, blame: Blame) -> float:
-    """Return how long the first message between two ranks may wait for the other: longer if that
+    """Return how long the first message between two ranks may wait, in ns; longer if the peer
     works."""
     now = seen(view, blame.ranks[0])
     return (START_NS if (now.cpu or 0) >= IDLE_CORES else PATIENCE_NS) * now.slowdown
@@ -298,7 +298,7 @@ def _misaddressed(view: View, blame: Blame, other: PendingOp, over: int | None) 
 
 
 def _places(view: View, ranks: Sequence[int]) -> tuple[Place, ...]:
-    """Return where each stands, if they are few."""
+    """Return (rank, place where it stands) of a few ranks."""
     at = ((rank, called_place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES])
     return tuple((rank, where) for rank, where in at if where)
 
@@ -307,7 +307,7 @@ def _places(view: View, ranks: Sequence[int]) -> tuple[Place, ...]:
 
 
 def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> Candidate:
-    """Return ranks that wait for each other, each with its op."""
+    """Return the candidate for ranks that wait for each other, each with its op."""
     ops = {rank: next(w.op for w in blame.waits if w.rank == rank) for rank in blame.ranks}
     kind, culprits = _name(blame, ops)
     held = ((rank, seen(view, rank)) for rank in blame.ranks if kind == "deadlock")
@@ -338,8 +338,8 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
 
 
 def _name(blame: Blame, ops: Mapping[int, PendingOp]) -> tuple[Cycle, tuple[int, ...]]:
-    """Return (kind, culprits). Where most ranks of the cycle stand in one op, the others are the
-    ones that took another order; else none can be told from the others."""
+    """Return (kind, culprits). If most ranks of the cycle stand in one op, the others took another
+    order and are the culprits; else no rank is told from the others."""
     p2p = [rank for rank, op in ops.items() if op.p2p]
     if crossed := _crossed_tags(ops):
         return "p2p-tag-mismatch", crossed
@@ -361,8 +361,8 @@ def _name(blame: Blame, ops: Mapping[int, PendingOp]) -> tuple[Cycle, tuple[int,
 
 
 def _skipped(blame: Blame) -> tuple[int, ...]:
-    """Return ranks of the cycle that left a set-up call out which the others make: they stand in an
-    op."""
+    """Return ranks of the cycle that left out a set-up call which the others make, and stand in an
+    op; empty: none."""
     made = [wait for wait in blame.waits if wait.op.call and not wait.op.at_store]
     missing = {rank for wait in made for rank in wait.missing}
     few = bool(made) and 2 * len(missing) <= len(made[0].op.group.ranks)
@@ -370,7 +370,7 @@ def _skipped(blame: Blame) -> tuple[int, ...]:
 
 
 def _crossed_tags(ops: Mapping[int, PendingOp]) -> tuple[int, ...]:
-    """Return (sender, receiver) of a message that both wait for, under different tags."""
+    """Return (sender, receiver) of a message whose sides wait with different tags; or empty."""
     for rank, op in ops.items():
         other = ops.get(op.peer) if op.p2p and op.send else None
         if other is None or not other.p2p or other.send or other.peer != rank:
@@ -385,13 +385,12 @@ def _crossed_tags(ops: Mapping[int, PendingOp]) -> tuple[int, ...]:
 
 @per_store(lambda view, rank, came_ns, late_ns: (view.ranks[rank].proc, came_ns))
 def _absence_then(view: View, rank: int, came_ns: int, late_ns: int) -> Absence:
-    """Return what was known of the rank towards the end of the wait. It is past: looked up once."""
+    """Return the rank's activity towards the end of a wait that is over; looked up only once."""
     return absence(View(view.store, came_ns - late_ns // 4), rank, came_ns - late_ns)
 
 
 def late(view: View) -> Iterator[Candidate]:
-    """Find, per rank, the longest wait for it among the last collectives, if it was worth a
-    line."""
+    """Find, per rank, the longest recent wait for it that is over, if it was long enough."""
     least = max(LATE_NS, patience_ns(view))
     worst: dict[int, tuple[int, CollectiveRow]] = {}
     for row in collectives(view):

@@ -1,4 +1,4 @@
-"""What ranks train on: the same data, the same order in each epoch, a batch that one leaves out."""
+"""Finds faults in training data: equal data on ranks, epochs in the same order, skipped batches."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from pardbg.analysis.findings.values.exchanged import (
 from pardbg.store.process import Process
 
 _ALIKE: Final = 20
-"""Steps in which losses are equal."""
+"""Number of recent steps in which losses must be equal."""
 _FURTHER: Final = 128
-"""Steps among which these are, where a loss is averaged for a log every few steps."""
+"""Number of steps among which these lie, if a loss is averaged for a log every few steps."""
 _ORDER: Final = "same order"
 """Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
 _EPOCHS: Final = 3
 
 
 def same_data(view: View) -> Iterable[Candidate]:
-    """Find ranks that average their gradients, or shard one model, and had the same losses, bit by
-    bit, in each of the last steps: of a pipeline, its last stage's replicas."""
+    """Find ranks that average gradients or shard one model and had bit-identical losses in each
+    recent step; in a pipeline, replicas of its last stage."""
     last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
     newest = own_losses(view, last, last).get(last, {}).values()
     if len({*newest}) == len(newest):  # the usual case
@@ -67,8 +67,8 @@ def same_data(view: View) -> Iterable[Candidate]:
 
 
 def same_orders(view: View) -> Iterable[Candidate]:
-    """Find ranks whose sampler began several epochs of training with the same number: it draws the
-    same order in each."""
+    """Find ranks whose sampler began several epochs with the same number, so that it draws the same
+    order in each."""
     told = {rank: [*probes(view, process, _ORDER)] for rank, process in view.ranks.items()}
     newest = {rank: rows[-1] for rank, rows in told.items() if rows}
     ranks = tuple(rank for rank, (*_, times) in newest.items() if times >= _EPOCHS)
@@ -81,8 +81,8 @@ def same_orders(view: View) -> Iterable[Candidate]:
 
 
 def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:
-    """Return whether ranks had the same losses in the last steps in which they exchanged nothing
-    before backward."""
+    """Return whether the ranks' losses were equal in the recent steps in which these ranks
+    exchanged nothing before backward."""
     shared = shared_losses(view, process, ranks)
     if not shared:
         return True
@@ -93,15 +93,15 @@ def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bo
 
 
 def _in_half_precision(value: float) -> bool:
-    """Return whether float16 or bfloat16 may hold it: ranks often have the same one by chance."""
+    """Return whether a value fits float16 or bfloat16: such losses are often equal by chance."""
     return (math.frexp(value)[0] * 2**11).is_integer()
 
 
 def skipped_batches(view: View) -> Iterable[Candidate]:
-    """Find ranks that took a batch more than the others without a step for it, while they average
-    their gradients: from there their n-th gradients are of another batch. Not of ranks that do so
-    often (samples for a log), nor of many batches at once (an evaluation). Without a data loader a
-    backward, or gradients cleared twice, tell of an iteration that had no step."""
+    """Find ranks that took one batch more than the others without a step for it while gradients are
+    averaged: from there on their n-th gradients are of another batch. Not found on ranks that do so
+    often (samples for a log), nor for many batches at once (an evaluation). Without a data loader,
+    a backward, or gradients cleared twice, shows an iteration without a step."""
     for ranks in averaging(view):
         told: set[int] = set()
         for what in ("data", "backward", CLEARED):

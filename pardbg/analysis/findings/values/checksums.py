@@ -1,4 +1,4 @@
-"""Checksums of parameters after an optimizer's step, as ranks told them. Facts for detectors."""
+"""Checksums of parameters after an optimizer's step, as ranks recorded them; for detectors."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pardbg.analysis.findings.values.exchanged import PROBES_BACK
 from pardbg.store.process import Process
 
 OWN: Final = "checksum-own "
-"""Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
+"""Prefix of the names of checksums of parameters that an optimizer steps and no DDP wraps."""
 
 
 class Sums(NamedTuple):
-    """One checksum of one rank."""
+    """A checksum of parameters on one rank."""
 
     whole: int
     parts: int
-    """A byte for each."""
+    """Checksums of the parts, a byte for each."""
     names: str
     t_ns: int
 
     def by_part(self) -> Iterable[tuple[str, int]]:
-        """Yield (name, byte) of each part."""
+        """Yield (name, checksum byte) of each part."""
         bytes_ = self.parts.to_bytes(8, "little", signed=True)
         return zip(self.names.split(" ")[1:], bytes_, strict=False)
 
 
 Key = tuple[int, int]
-"""(step, which)"""
+"""(step, number of the checksum in the step)"""
 ByKey = Mapping[Key, Mapping[int, Sums]]
 """key -> rank -> its checksum"""
 
@@ -40,14 +40,14 @@ def differs(of: Mapping[int, Sums]) -> bool:
 
 
 def parts_apart(of: Mapping[int, Sums]) -> list[str]:
-    """Return the names of the parts whose byte differs."""
+    """Return the names of the parts whose checksum bytes differ."""
     columns = zip(*(one.by_part() for one in of.values()), strict=False)
     return [column[0][0] for column in columns if len({byte for _, byte in column}) > 1]
 
 
 def checksums(view: View, process: Process) -> Iterable[tuple[str, Key, Sums]]:
-    """Yield (group, (step, which), checksum) of the last records; the group of what no DDP wraps
-    begins with OWN."""
+    """Yield (group, (step, number), checksum) of the recent records; a group that starts with OWN
+    has parameters that no DDP wraps."""
     table, visible = view.rows(process, "probe")
     wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", OWN))}
     if not wanted or not visible:

@@ -1,4 +1,4 @@
-"""Captured tensors that are not what they must be: the reference's, or equal on replicas."""
+"""Finds captured tensors that differ from the reference, or between replicas that must be equal."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def diverges(view: View) -> Iterable[Candidate]:
 
 
 def _answer(store: Store) -> Sameness | None:
-    """Return the comparison, made anew where more was captured; None: there is nothing, or ranks
-    are in the middle of a step."""
+    """Return the comparison, repeated if more was captured since; None: nothing was captured, or
+    ranks are in the middle of a step."""
     of = sum(len(process.tensors) for process in store.rank_procs(None).values()), store.reference
     known: tuple[object, Sameness | None] | None = store.memo.get("sameness")
     if known is None or known[0] != of:
@@ -54,7 +54,7 @@ def _answer(store: Store) -> Sameness | None:
 
 
 def _end_of(view: View, step: int) -> int:
-    """Return when the last rank ended a step."""
+    """Return when the last rank ended the step, in ns."""
     ends = [
         int(table.col("t1_ns")[rows].max())
         for process in view.ranks.values()

@@ -1,4 +1,4 @@
-"""Gradients that ranks exchange, by the bytes they sum after each backward. Facts for detectors."""
+"""Gradients that ranks exchange, by the bytes summed after each backward. Facts for detectors."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from pardbg.store.table import Array, Table
 from pardbg_agent import wire
 
 MIN_STEPS: Final = 3
-"""Minimum steps of a run that has ended. While it runs, local SGD may average later."""
+"""Minimum number of steps of a run that has ended; a live one may average later (local SGD)."""
 SMALL_BYTES: Final = 1024
-"""Losses, counts and flags are smaller, gradients and activations larger."""
+"""Maximum size of losses, counts and flags, in bytes; gradients and activations are larger."""
 CLEARED: Final = "cleared again"
-"""Name of the record of gradients that are cleared twice, and nothing between."""
+"""Name of the record of gradients that are cleared twice with nothing in between."""
 PHASES_BACK: Final = 1 << 14
-"""Phases per rank that are looked at where not all of a run matter."""
+"""Maximum number of phases per rank looked at where the whole run is not needed."""
 SHARE_OF_MODEL: Final = 1 / 8
-"""Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
+"""Least share of a model that a step moves to average it; sparse gradients move rows in use."""
 SUMS: Final = ("all_reduce", "reduce_scatter", "reduce")
 _BACKWARDS: Final = 16
 SHIFTED: Final = 8
-"""Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
+"""Steps for which a rank must be a batch ahead; other ranks may take theirs a step later."""
 PROBES_BACK: Final = 4096
-"""Probes per rank that are looked at; a step has at most 16 checksums."""
+"""Maximum number of probes per rank looked at; a step has at most 16 checksums."""
 _LOOKS: Final = 64
 _ACTIONS: Final = {"forward": ("F",), "backward": ("B", "I", "W")}
-"""Actions of a pipeline, where no phase tells the same."""
+"""Pipeline actions that stand for a phase, where no phase is recorded."""
 _ASYNC: Final = int(wire.Flag.ASYNC)
 _ON_DEVICE: Final = int(wire.Flag.DEVICE | wire.Flag.DONE_DEVICE)
 
 
 @per_view
 def averages_on(view: View, process: Process) -> tuple[tuple[GroupDef, int], ...]:
-    """Return (group, times) where exactly a model's bytes, or twice as many, are summed between
-    each of the last backwards and the optimizer's step after it: gradients, since parameters are
-    averaged after a step. Of several backwards before one step, the last. In the model's dtype,
-    where it has one: in another they take more. A sum may also be made of a reduce_scatter and an
-    all_gather, or of what is gathered from all ranks. Twice as many may be the whole of what a rank
-    steps one half of (ZeRO by hand): not where it gathers as much from each step on."""
+    """Return (group, times) where exactly once or twice a model's bytes are summed between each of
+    the recent backwards and its optimizer's step: gradients, since parameters are averaged after a
+    step. Of several backwards before one step, the last counts. Sums are in the model's dtype, if
+    it has one: another takes more bytes. A sum may be a reduce_scatter and an all_gather, or an
+    all_gather from all ranks. Twice the bytes may also be the whole of parameters half of which a
+    rank steps (ZeRO by hand): not where it gathers as much after each step."""
     return tuple(_averages_on(view, process))
 
 
@@ -86,7 +86,7 @@ def _averages_on(view: View, process: Process) -> Iterator[tuple[GroupDef, int]]
 
 @per_view
 def averaging(view: View) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of each group, all known, on which gradients are summed."""
+    """Return the ranks of each group on which gradients are summed, if all are known."""
     groups = {
         (group.epoch, group.key): group.ranks
         for process in view.ranks.values() if process.model is not None and not process.model.rpc
@@ -99,8 +99,8 @@ def averaging(view: View) -> tuple[tuple[int, ...], ...]:
 
 @per_view
 def sharding(view: View) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of each group, all known, on which gradients of sharded parameters are
-    summed and cut."""
+    """Return the ranks of each group on which gradients of sharded parameters are summed and
+    scattered, if all are known."""
     found: dict[tuple[int, ...], None] = {}
     for process in view.ranks.values():
         if process.model is None or not process.model.parameters_sharded or process.model.rpc:
@@ -115,7 +115,7 @@ def sharding(view: View) -> tuple[tuple[int, ...], ...]:
 
 
 def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterable[Any]:
-    """Return rows (step, seq, a, b) of the last probes of a name."""
+    """Return (step, seq, a, b) of the recent probes of a name."""
     table, visible = view.rows(process, "probe")
     wanted = process.ids(name)
     if not wanted:
@@ -130,7 +130,7 @@ def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Itera
 
 
 def told_words(view: View, process: Process, head: str) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return (seq, step) -> the words after ``head`` in the names of the last probes."""
+    """Return (seq, step) -> words after ``head`` in the names of the recent probes."""
     table, visible = view.rows(process, "probe")
     wanted = {
         i: tuple(name.removeprefix(head).split())
@@ -144,8 +144,8 @@ def told_words(view: View, process: Process, head: str) -> dict[tuple[int, int],
 
 @per_view
 def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
-    """Return begins of the last backwards that an optimizer's step follows before another backward,
-    and of these steps, in ns."""
+    """Return (begins of the recent backwards followed by an optimizer's step before another
+    backward, begins of these steps), in ns."""
     begun, _, _ = backwards(view, process, PHASES_BACK)
     steps, _, _ = backwards(view, process, PHASES_BACK, "optimizer")
     next_one = steps.searchsorted(begun)
@@ -156,8 +156,8 @@ def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
 
 
 def exchanges(view: View, process: Process) -> bool:
-    """Return whether more than a few numbers are sent or summed between one of the last backwards
-    and its optimizer's step."""
+    """Return whether the rank sends or sums more than a few numbers between one of the recent
+    backwards and its optimizer's step."""
     begun, until = _last_backwards(view, process)
     for name in ("issue", "issue_p2p") if len(begun) else ():
         table, visible = view.rows(process, name)
@@ -171,8 +171,8 @@ def exchanges(view: View, process: Process) -> bool:
 
 
 def summed(view: View, process: Process) -> Array:
-    """Return the bytes that were summed between each of the last backwards and the optimizer's step
-    after it."""
+    """Return the bytes summed between each of the recent backwards and the optimizer's step that
+    follows."""
     begun, until = _last_backwards(view, process)
     if not len(begun):
         return begun
@@ -186,9 +186,9 @@ def summed(view: View, process: Process) -> Array:
 def gathers_parts(
     view: View, process: Process, group_id: int, num_bytes: int, early: bool
 ) -> bool:  # fmt: skip
-    """Return whether so many bytes are summed on a group between each of the last backwards and the
-    optimizer's step after it, and so many gathered: ``early``, there too, and next to nothing up to
-    the next backward; else from that step's begin on."""
+    """Return whether ``num_bytes`` are summed on a group between each recent backward and its
+    optimizer's step, and as many gathered: if ``early``, there as well, with next to nothing until
+    the next backward; else from the step's begin on."""
     begun, until = _last_backwards(view, process)
     if len(begun) < MIN_STEPS or view.visible(process, "issue_p2p"):
         return False
@@ -213,8 +213,8 @@ def gathers_parts(
 
 
 def unfinished(view: View, process: Process) -> int:
-    """Return how many of the last optimizer's steps began while a sum of gradients was under way:
-    issued since the backward, in host memory, complete after the step's begin."""
+    """Return the number of recent optimizer steps that began during a sum of gradients: issued
+    since the backward, in host memory, and complete only after the step's begin."""
     begun, until = _last_backwards(view, process)
     table, visible = view.rows(process, "done")
     ops = [i for i, op in process.ops.items() if op.op in ("all_reduce", "all_gather")]
@@ -231,9 +231,9 @@ def unfinished(view: View, process: Process) -> int:
 
 
 def counted_by_step(view: View, process: Process, what: str) -> dict[int, int]:
-    """Return step -> how many phases of a name (``data``: batches of a data loader), or records
-    ``cleared again``, a rank had before that step's optimizer, since the first phase looked at.
-    Empty where it has no such phase."""
+    """Return step -> number of phases of a name (``data``: batches of a data loader), or of records
+    ``cleared again``, before that step's optimizer, since the first phase looked at. Empty: the
+    rank has none."""
     begun, _, steps = backwards(view, process, PHASES_BACK, "optimizer")
     if what == CLEARED:
         table, visible = view.rows(process, "probe")
@@ -247,8 +247,8 @@ def counted_by_step(view: View, process: Process, what: str) -> dict[int, int]:
 
 
 def one_each(steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank: int) -> bool:
-    """Return whether the other ranks run one backward in each step: who accumulates gradients may
-    have a microbatch less at the end of its batches."""
+    """Return whether the other ranks run one backward per step; with accumulation a rank may have a
+    microbatch less at the end of its batches."""
     others = (of for other, of in taken.items() if other != rank)
     return all(of[b] - of[a] == b - a for of in others for a, b in pairwise(steps))
 
@@ -256,7 +256,7 @@ def one_each(steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank:
 def shifted_since(
     steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank: int
 ) -> int | None:
-    """Return the step before which a rank took one batch more than most, if it did so once."""
+    """Return the step before which a rank took one batch more than most; None unless once."""
     more = [
         taken[rank][step] - statistics.median_low(of[step] for of in taken.values())
         for step in steps
@@ -269,11 +269,11 @@ def shifted_since(
 
 
 def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
-    """Return the steps in which a rank exchanges something with others of ``ranks`` from a
-    forward's begin (where none is known, from an optimizer's step) to the backward after it:
-    backward may begin from a loss that they averaged, or that follows from what all of them
-    computed. Buffers and batches are broadcast, sharded parameters gathered; tensor parallel groups
-    have one of a model's replicas each."""
+    """Return the steps in which a rank exchanges data with others of ``ranks`` between a forward's
+    begin (or an optimizer's step, if none is known) and the next backward: backward may begin from
+    a loss that they averaged or computed together. Not counted: buffers and batches that are
+    broadcast, sharded parameters that are gathered, and tensor parallel groups, which have only one
+    of a model's replicas each."""
     begun, _, steps = backwards(view, process, PHASES_BACK)
     computed, _, _ = backwards(view, process, PHASES_BACK, "forward")
     if not len(computed):
@@ -292,9 +292,9 @@ def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
 
 
 def syncs(view: View, process: Process, least_bytes: float) -> Array:
-    """Return when the backwards began before which a rank exchanged at least so many bytes since
-    the optimizer's step: of a model or a part of it in local SGD, in DiLoCo with parts that take
-    turns, in a broadcast of the parameters after steps; or what it computes in its forward."""
+    """Return the begins, in ns, of backwards before which a rank exchanged at least ``least_bytes``
+    since the optimizer's step: a model or a part of it in local SGD or DiLoCo, parameters broadcast
+    after steps, or data computed in its forward."""
     begun, _, _ = backwards(view, process, PHASES_BACK)
     _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
     if not len(begun) or not len(ended):
@@ -311,8 +311,8 @@ def syncs(view: View, process: Process, least_bytes: float) -> Array:
 
 
 def _unshards(process: Process, issues: Table, part: slice) -> Array:
-    """Return which ops gather sharded parameters (FSDP): as many bytes as a sum of their gradients
-    takes, or half as many where gradients are summed in a wider dtype."""
+    """Return a mask of the ops that gather sharded parameters (FSDP): they move as many bytes as a
+    sum of their gradients, or half as many if gradients are summed in a wider dtype."""
     names, of = issues.col("name_id")[part], ("reduce_scatter", "all_gather")
     if process.model is None or not process.model.parameters_sharded:
         return np.zeros(len(names), bool)
@@ -332,8 +332,8 @@ def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, sl
 def backwards(
     view: View, process: Process, last: int = 1 << 62, of: str = "backward"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begin and end of each backward among the last phases and pipeline actions, in ns, and its
-    step, by their begin."""
+    """Return (begins, ends, steps) of each backward among the recent phases and pipeline actions,
+    in ns, in the order of their begins."""
     parts = []
     for name, wanted in (("phase", (of,)), ("action", _ACTIONS.get(of, ()))):
         table, visible = view.rows(process, name)

@@ -1,4 +1,4 @@
-"""Parameters whose gradients all ranks leave out of what they average."""
+"""Finds parameters whose gradients all ranks leave out of what they average."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pardbg.analysis.findings.values.exchanged import (
 )
 
 _LOOKS: Final = 3
-"""Newest looks in which the same parameters differ."""
+"""Number of newest looks in which the same parameters must differ."""
 
 _Look = dict[tuple[int, str], int | None]
-"""(record, part of the model) -> its checksum, None where ranks have unlike ones; in order"""
+"""(record, part of the model) -> its checksum, None where ranks differ; in order"""
 
 
 def left_out(view: View) -> Iterable[Candidate]:
-    """Find ranks that began alike and sum most of their gradients, each time without the same
-    parameters: these drift apart, and all others stay equal. Not where ranks exchange anything else
-    between two steps: parts of a model that are a rank's own (experts, tensor parallel layers) need
-    that, and what is averaged at times shows there."""
+    """Find ranks that began with equal parameters and sum most of their gradients, each time
+    without the same parameters, which drift apart while all others stay equal. Not found where
+    ranks exchange anything else between two steps: parts of a model that belong to one rank
+    (experts, tensor parallel layers) need that, and it shows averages made at times."""
     alike: dict[int, list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         model = process.model
@@ -48,7 +48,7 @@ def left_out(view: View) -> Iterable[Candidate]:
 
 
 def _looks(view: View, ranks: Sequence[int]) -> dict[int, _Look]:
-    """Return step -> look of those that all ranks have, in order; none where ranks have a DDP."""
+    """Return step -> look, of looks that all ranks have, in order; empty if ranks have a DDP."""
     told: dict[Key, list[Sums]] = defaultdict(list)
     for rank in ranks:
         for group, key, sums in checksums(view, view.ranks[rank]):
@@ -65,8 +65,8 @@ def _looks(view: View, ranks: Sequence[int]) -> dict[int, _Look]:
 
 
 def _apart(looks: Sequence[_Look]) -> list[tuple[int, str]]:
-    """Return the parts that differ in each look, if these are the same ones and others are trained
-    and equal."""
+    """Return the parts that differ in each look, if they are the same ones each time and other
+    parts are trained and equal."""
     unlike = [[part for part, byte in look.items() if byte is None] for look in looks]
     if not unlike or any(of != unlike[0] for of in unlike):
         return []

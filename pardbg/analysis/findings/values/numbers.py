@@ -1,4 +1,4 @@
-"""Wrong numbers: where NaN begins, gradients that are never averaged, or that add nothing."""
+"""Finds wrong numbers: first NaNs, gradients that are never averaged, or that add nothing."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ from pardbg_agent import wire
 _P2P, _SEND, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.SEND), int(wire.Flag.INFERRED)
 MIN_LIVE_STEPS: Final = 1000
 _MOST: Final = 256
-"""Values that are looked at, of each sort and rank."""
+"""Maximum number of non-finite values looked at, of each sort and rank."""
 _PASSED: Final = 2
-"""Losses after which what was not finite is over."""
+"""Number of finite losses after which a non-finite value has passed."""
 _PHASES: Final = 1 << 11
-"""Phases per rank whose backwards are counted."""
+"""Number of phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
-"""Name of the record of whether a backward began with the gradients (a = 1) of a step before."""
+"""Name of the record of whether a backward began with an earlier step's gradients (a = 1)."""
 _GATHERED: Final = "nan gathered"
-"""Name of the record of values that are not finite in what a rank gives to others as it is."""
+"""Name of the record of non-finite values that a rank gives to others unreduced."""
 _ADDED: Final = "gradients added"
-"""Name of the record of a step by gradients that those of the step before were still in."""
+"""Name of the record of a step by gradients that still contain those of the step before."""
 _IDLE: Final = 3
-"""Steps without a gradient; a program may step once for the sake of its scheduler."""
+"""Steps without a gradient before it is reported; a program may step once for its scheduler."""
 _BITS: Final = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 _OPS_BACK: Final = 1024
-"""Newest ops per rank that show by themselves that gradients are exchanged."""
+"""Number of newest ops per rank that can show by themselves that gradients are exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One value that is not finite."""
+    """A value that is not finite."""
 
     rank: int
     step: int
     t_ns: int
     what: str
-    """loss, op or grad"""
+    """Kind of value: ``loss``, ``op`` or ``grad``."""
     op: str
     key: tuple[Any, ...]
-    """Equal for the inputs of one collective on all its ranks."""
+    """Key that is equal for the inputs of one collective on all its ranks."""
     name: str = ""
-    """Parameter."""
+    """Name of the parameter."""
     count: int = 0
-    """Values of a message that are not finite."""
+    """Number of non-finite values in a message."""
 
 
 def nan_origin(view: View) -> Iterable[Candidate]:
@@ -120,9 +120,9 @@ def nan_origin(view: View) -> Iterable[Candidate]:
 
 
 def _gathered_first(view: View, at_first: Sequence[_Seen]) -> list[_Seen]:
-    """Return the first input of each rank, in ops that gather what ranks computed before the losses
-    of a step, that was not finite before the others' could be: of fewer ranks than have such a
-    loss. Nothing where such inputs came in steps before, and were no fault."""
+    """Return the first non-finite input of each rank to ops that gather data computed before a
+    step's losses, if no other rank's could have caused it. Only if fewer ranks have such inputs
+    than such losses; empty where such inputs came in earlier steps without harm."""
     losses = {one.rank: one.t_ns for one in reversed(at_first) if one.what == "loss"}
     step = at_first[0].step
     if len(losses) < 2 or not _mixed(view, min(losses), step):
@@ -138,7 +138,7 @@ def _gathered_first(view: View, at_first: Sequence[_Seen]) -> list[_Seen]:
 
 
 def _before(view: View, other: _Seen, one: _Seen) -> bool:
-    """Return whether a rank may have its value from another's input to an op before."""
+    """Return whether a rank's value may come from another rank's input to an earlier op."""
     (group, seq), (of, at) = one.key, other.key
     ranks = next((g.ranks for g in view.ranks[other.rank].groups.values() if g.key == of), ())
     earlier = at < seq if of == group else other.t_ns < one.t_ns
@@ -146,14 +146,14 @@ def _before(view: View, other: _Seen, one: _Seen) -> bool:
 
 
 def _mixed(view: View, rank: int, step: int) -> bool:
-    """Return whether ranks exchanged what they computed before they had the losses of a step."""
+    """Return whether ranks exchanged computed data before they had the losses of a step."""
     return step in shared_losses(view, view.ranks[rank], set(view.ranks))
 
 
 def _stages_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[int, ...]:
-    """Return ranks whose messages the culprit took in that step before its first value that is not
-    finite: all values of a message are looked at only while there is time for it, so one of these
-    may have made it, in few values. Not where all of what the culprit sent is not finite."""
+    """Return ranks that sent to the culprit in that step before its first non-finite value:
+    messages are checked in full only if time allows, so one of them may have made it, in few
+    values. Empty if all values that the culprit sent are non-finite."""
     if tuple(culprits) != (first.rank,) or (first.what != "loss" and not first.count):
         return ()
     process = view.ranks[first.rank]
@@ -170,15 +170,15 @@ def _stages_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[i
 
 
 def _bits(process: Process, op_id: int) -> int:
-    """Return the bits of a value that an op moves; 0: not known."""
+    """Return the number of bits of a value that an op moves; 0: not known."""
     op = process.ops.get(op_id)
     return _BITS.get(op.dtype, 0) if op is not None else 0
 
 
 def _passed(view: View, last_step: int) -> bool:
-    """Return whether losses after the last step that had values that are not finite are finite, of
-    every rank that has losses: what spoilt the parameters would show in each. Where a program skips
-    its optimizer, the step goes on, and the next backward is taken for a part of its loss."""
+    """Return whether every rank's losses after the last step with non-finite values are finite;
+    spoilt parameters would show in each. Where a program skips its optimizer, the step goes on, and
+    the next backward is taken for a part of its loss."""
     finite: list[bool] = []
     for process in view.ranks.values():
         values, own = _own_losses(view, process)
@@ -190,8 +190,8 @@ def _passed(view: View, last_step: int) -> bool:
 
 
 def _own_losses(view: View, process: Process) -> tuple[np.ndarray, np.ndarray]:
-    """Values of a rank's metrics, and which of them are its own losses: what backward began from,
-    where hooks saw it; else those that it logged."""
+    """Return (values of a rank's metrics, mask of its own losses): of those passed to
+    ``backward()`` if hooks saw them, else of those it logged."""
     names = [i for name in LOSS_NAMES for i in process.ids(name)]
     table, visible = view.rows(process, "metric")
     own = np.isin(table.col("name_id")[:visible], names)
@@ -202,8 +202,8 @@ def _own_losses(view: View, process: Process) -> tuple[np.ndarray, np.ndarray]:
 def _origin(
     at_first: Sequence[_Seen], losses: Sequence[int], num_ranks: int
 ) -> tuple[tuple[int, ...], str]:
-    """Return (culprits, what is not finite). Inputs of one collective are what ranks had before it
-    mixed them."""
+    """Return (culprits, name of the non-finite value). Inputs to one collective are each rank's own
+    values, before the collective mixes them."""
     first = at_first[0]
     if first.what == "loss":
         together, what = losses, "loss"
@@ -219,7 +219,7 @@ def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 
 
 def _probed(view: View, rank: int, process: Process, op: str, grad: str = "-") -> Iterable[_Seen]:
-    """Yield the records of a name, and those whose names begin with another one."""
+    """Yield the records of one name, and those whose names start with ``grad``."""
     table, visible = view.rows(process, "probe")
     if not visible:  # the usual case
         return
@@ -240,7 +240,7 @@ def _probed(view: View, rank: int, process: Process, op: str, grad: str = "-") -
 def _op(
     process: Process, rank: int, group_id: int, seq: int, flags: int, stage: int, mb: int, peer: int
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return (op in words, key)."""
+    """Return (op in words, key of the op)."""
     group = process.groups.get(group_id)
     name = "?" if group is None else group.axis or group.name
     if flags & _P2P:
@@ -250,8 +250,8 @@ def _op(
 
 
 def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
-    """Steps in which the rank's own loss was not finite: what backward began from, where hooks saw
-    it, else its first value in a step. The mean over ranks is logged too, in the next step even."""
+    """Yield steps in which the rank's own loss was not finite: the scalar passed to ``backward()``,
+    else the step's first value. The mean over ranks is logged too, even in the next step."""
     table, visible = view.rows(process, "metric")
     if np.isfinite(table.col("a")[:visible].view("<f8")).all():  # the usual case
         return
@@ -268,8 +268,8 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 
 def unaveraged(view: View) -> Iterable[Candidate]:
     """Find ranks that began with the same parameters, step an optimizer, and exchange nothing
-    larger than a few numbers. Never of what is sharded, of a pipeline, or where messages or RPC
-    move data; silent where records are missing."""
+    larger than a few numbers. Sharded models, pipelines, and runs whose messages or RPC move data
+    are left out, and so are runs with missing records."""
     least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
@@ -289,8 +289,8 @@ def unaveraged(view: View) -> Iterable[Candidate]:
 
 
 def summed_twice(view: View) -> Iterable[Candidate]:
-    """Find ranks that exchange twice the bytes of their gradients after each backward: all that
-    replicate a model do, so one is looked at."""
+    """Find ranks that exchange twice the bytes of their gradients after each backward. All replicas
+    of a model do, so only one rank is looked at."""
     process = view.ranks.get(min(view.ranks, default=-1))
     model = None if process is None else process.model
     if process is None or model is None or model.rpc or model.shards > 1:
@@ -305,8 +305,8 @@ def summed_twice(view: View) -> Iterable[Candidate]:
 
 
 def kept_gradients(view: View) -> Iterable[Candidate]:
-    """Find ranks that began a backward with the gradients of the step before, where others that
-    average gradients with them had cleared theirs; and ranks that add to them step after step."""
+    """Find ranks that began a backward with the gradients of the step before, while others that
+    average with them had cleared theirs; and ranks that add to old gradients step after step."""
     kept = {rank: _by_step(view, rank, _KEPT) for rank in view.ranks}
     told: set[int] = set()
     for ranks in averaging(view):
@@ -332,7 +332,7 @@ def kept_gradients(view: View) -> Iterable[Candidate]:
 
 
 def _lasts(added: Sequence[int], kept: Mapping[int, int]) -> bool:
-    """Return whether a rank added to gradients in several looks, up to the newest."""
+    """Return whether a rank added to old gradients in several looks, up to the newest."""
     return len(added) > 1 and all(was for step, was in kept.items() if step >= added[-1])
 
 
@@ -341,8 +341,8 @@ def _by_step(view: View, rank: int, name: str) -> dict[int, int]:
 
 
 def unequal_accumulation(view: View) -> Iterable[Candidate]:
-    """Find ranks that average gradients, each of another number of backwards: the same one in each
-    of the last steps. A number that varies is of batches that do."""
+    """Find ranks that average gradients of unlike numbers of backwards, constant on each rank in
+    all recent steps; a varying number comes from varying batches."""
     for ranks in averaging(view):
         counts = {rank: _backwards_by_step(view, view.ranks[rank]) for rank in ranks}
         steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-SHIFTED:]
@@ -378,9 +378,9 @@ def ungraded(view: View) -> Iterable[Candidate]:
 
 
 def _exchanges_nothing(view: View, process: Process) -> bool:
-    """Since its first backward, of models of any size: small parts of a small one add up, and what
-    most backwards issue belongs to them, as in tensor parallel by hand. False where not all of it
-    was recorded."""
+    """Return whether a rank has exchanged no gradients since its first backward. In small models
+    small parts add up, and ops in most backwards belong to the model (manual tensor parallelism).
+    False if records are missing."""
     if process.lost(view.t_ns) or process.missed_before or len(process.table("op_sum")):
         return False
     table, visible = view.rows(process, "issue")

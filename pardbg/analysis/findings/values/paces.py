@@ -1,4 +1,4 @@
-"""Ops of a group beside the steps of its ranks: in another order, or at another pace."""
+"""Finds ranks whose ops of a group are in another order, or at another pace, than their steps."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from pardbg.store.process import Process
 from pardbg.store.table import Array
 
 _IN_A_ROW: Final = 8
-"""Ops on one side of a step, before that is a rank's order."""
+"""Number of consecutive ops on one side of a step that make an order."""
 _MOST_RANKS: Final = 64
-"""Ranks of a group that are compared."""
+"""Maximum number of ranks of a group that are compared."""
 _ROUNDS: Final = 4
-"""Averages of all parameters after which the number of steps between two is known."""
+"""Number of averages of all parameters from which the steps between two are known."""
 _STEPS: Final = 8
-"""Steps of each rank before its pace is known, and after one that was odd."""
+"""Minimum number of steps of each rank for a pace, and after a step that was odd."""
 _ROWS_BACK: Final = 1 << 14
 SELDOM_NS: Final = 20_000_000_000
-"""Time of the run between two looks at many live ranks."""
+"""Time of the run between two looks at many live ranks, in ns."""
 _REDUCE: Final = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -43,8 +43,8 @@ _REDUCE: Final = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def step_orders(view: View) -> Iterable[Candidate]:
-    """Find ranks that issue an op on the other side of their optimizer's step than others of its
-    group, while they issue another op on the same side: their order differs, not their steps."""
+    """Find ranks that issue an op on the other side of their optimizer's step than others of the
+    group do, while they issue another op on the same side: their order differs, not their steps."""
     groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
     for row in collectives(view):
         if row.verdict == "matched" and row.bytes > SMALL_BYTES:
@@ -64,8 +64,8 @@ def _unlike_orders(
     view: View, newest_row: CollectiveRow, by_op: Mapping[tuple[str, int], list[Mapping[int, int]]],
     stepped: Mapping[int, Array],
 ) -> Iterable[Candidate]:  # fmt: skip
-    """``by_op``: (op, bytes) -> rank -> when it issued it, of each; ``stepped``: rank -> ends of
-    its optimizer's steps."""
+    """Find an op in another order. ``by_op``: (op, bytes) -> for each op, rank -> time of issue in
+    ns; ``stepped``: rank -> ends of its optimizer's steps in ns."""
     beyond: dict[tuple[str, int], dict[int, int]] = {}
     for op, issued in by_op.items():
         newest = [of for of in issued if stepped.keys() <= of.keys()][-_IN_A_ROW:]
@@ -90,8 +90,8 @@ def _unlike_orders(
 
 
 def unequal_averaging(view: View) -> Iterable[Candidate]:
-    """Find ranks that average their parameters (local SGD), each every so many steps of its
-    optimizer: one adds those of another step up then, and more so each time."""
+    """Find ranks that average their parameters (local SGD) after unlike numbers of steps: each
+    average then mixes parameters of steps that are further apart."""
     groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
     for row in collectives(view):
         if row.verdict == "matched" and row.op == "all_reduce":
@@ -132,13 +132,13 @@ def _stepped(view: View, process: Process) -> Array:
 
 
 class _Pace(NamedTuple):
-    """What a rank reduced on a group in each of its steps, of those of which all is recorded."""
+    """Numbers of reductions of a rank on a group in each step that is fully recorded."""
 
     steps: Array
     counts: Array
-    """Ops in each of these ..."""
+    """Number of ops in each step."""
     ends: Array
-    """... and the sequence number of its last."""
+    """Sequence number of the last op in each step."""
 
     def between(self, low: int, high: int) -> _Pace:
         """Return the steps whose ops lie after ``low`` and up to ``high``."""
@@ -147,8 +147,8 @@ class _Pace(NamedTuple):
 
 
 def step_drift(view: View) -> Iterable[Candidate]:
-    """Find ranks as ``_drifts``; among many live ones, where a look takes a third of a second, once
-    in a while."""
+    """Find ranks whose steps drift apart; with many live ranks, for which this takes a third of a
+    second, only once in a while."""
     if view.live and len(view.ranks) > MANY:
         return _drifts_lately(view, view.t_ns // SELDOM_NS)
     return _drifts(view)
@@ -160,8 +160,8 @@ def _drifts_lately(view: View, moment: int) -> tuple[Candidate, ...]:
 
 
 def _drifts(view: View) -> Iterator[Candidate]:
-    """Find ranks whose steps have other numbers of reductions than those of others in the group:
-    the same op is in unlike steps there, and gradients of unlike steps are added up."""
+    """Find ranks whose steps have unlike numbers of reductions: one op of the group then is in
+    unlike steps, and gradients of unlike steps are summed."""
     groups: dict[GroupKey, tuple[GroupDef, dict[int, _Pace]]] = {}
     for rank, process in view.ranks.items():
         for group, pace in _paces(view, process):
@@ -177,8 +177,8 @@ def _drifts(view: View) -> Iterator[Candidate]:
 
 
 def _paces(view: View, process: Process) -> Iterator[tuple[GroupDef, _Pace]]:
-    """Return each group on which a rank reduces something in each of its steps. Not those of which
-    records are missing, or on which several threads issue ops."""
+    """Yield (group, pace) of each group on which a rank reduces something in each of its steps.
+    Left out are groups with missing records, and groups on which several threads issue ops."""
     table, visible = view.rows(process, "issue")
     part = slice(max(0, visible - _ROWS_BACK), visible)
     of = table.col("group_id")[part]
@@ -196,7 +196,7 @@ def _paces(view: View, process: Process) -> Iterator[tuple[GroupDef, _Pace]]:
 
 
 _Found = tuple[Drift, tuple[int, ...], Mapping[int, int], int]
-"""(how, culprits, rank -> number, step)"""
+"""(kind of drift, culprits, rank -> number, step)"""
 
 
 def _apart(view: View, group: GroupDef, paces: Mapping[int, _Pace]) -> Iterator[Candidate]:
@@ -223,14 +223,14 @@ def _is_regular(counts: Array, usual: int) -> bool:
 
 
 def _first_unlike(paces: Sequence[_Pace]) -> int:
-    """Return the first step in which ranks reduced unlike numbers."""
+    """Return the first step in which ranks made unlike numbers of reductions."""
     both = min(len(pace.counts) for pace in paces)
     counts = np.array([pace.counts[:both] for pace in paces])
     return int(paces[0].steps[(counts != counts[0]).any(axis=0).argmax()])
 
 
 def _since_once(view: View, paces: Mapping[int, _Pace]) -> _Found | None:
-    """Return what ranks do as the others in most steps, and not in all."""
+    """Return the drift of ranks that reduce like the others in most steps, but not in all."""
     whole = max(paces.values(), key=lambda pace: len(pace.ends))
     less = {rank: pace for rank, pace in paces.items() if not np.array_equal(pace.ends, whole.ends)}
     skipped = [_skipped(view, view.ranks[rank], pace, whole) for rank, pace in less.items()]
@@ -249,8 +249,8 @@ def _since_once(view: View, paces: Mapping[int, _Pace]) -> _Found | None:
 
 
 def _skipped(view: View, process: Process, own: _Pace, others: _Pace) -> int | None:
-    """Return a rank's first step with the backwards of several, if its steps are some of the
-    others'. One without data (DDP's join) takes part in their reductions without a backward."""
+    """Return a rank's first step with the backwards of several, if its steps are a subset of the
+    others'. One without data (DDP's join) takes part in reductions without a backward."""
     if not np.isin(own.ends, others.ends).all() or len(own.ends) == len(others.ends):
         return None
     steps = np.sort(backwards(view, process, PHASES_BACK)[2])
@@ -262,7 +262,7 @@ def _skipped(view: View, process: Process, own: _Pace, others: _Pace) -> int | N
 
 
 def _differs_at(own: Array, others: Array) -> int | None:
-    """Return the only step, some before the last, in which ranks reduced unlike numbers."""
+    """Return the only step, well before the last, with unlike numbers of reductions; else None."""
     both = min(len(own), len(others))
     unlike = np.flatnonzero(own[:both] != others[:both]).tolist()
     return unlike[0] if len(unlike) == 1 and both - unlike[0] > _STEPS else None

@@ -1,4 +1,4 @@
-"""Replicas of a model: ranks whose parameters are no longer equal, or that never were."""
+"""Finds replicas of a model whose parameters are no longer equal, or never were."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ from pardbg.store.process import Process
 from pardbg.store.table import Array
 
 _SETTINGS: Final = "settings"
-"""Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
+"""Record of an optimizer's learning rate (a, float64) and a digest of all its settings (b)."""
 _GRADIENTS: Final = "gradients"
 """Name of the record of the sum (a) of the gradients that an optimizer took."""
 _LATE: Final = "gradients late"
 """Name of the record of a gradient that was changed after the optimizer's step."""
 _GROUPS_BIT: Final = 32
-"""From this bit on b of settings is how many groups of parameters the optimizer has."""
+"""Bit from which on ``b`` of a settings record is the optimizer's number of parameter groups."""
 _LATE_LOOKS: Final = 2
 _UNLIKE_LOOKS: Final = 2
-"""Looks at settings that must differ: a schedule may step a moment later on one rank."""
+"""Minimum number of looks with unlike settings; a schedule may step a moment later on one rank."""
 _NEVER: Final = -1
-"""Instead of a number of modules: the model was never in eval mode."""
+"""Value in place of a number of modules: the model was never in eval mode."""
 _LEAST_LOOKS: Final = 3
-"""Sums of gradients that must be different ones."""
+"""Minimum number of different sums of gradients."""
 _AVERAGES: Final = 2
-"""Averages of the model that make a local SGD: a single one may be what a program ends with."""
+"""Number of averages of the model that make a local SGD; a program may end with a single one."""
 
 
 def divergence(view: View) -> Iterable[Candidate]:
-    """Find ranks whose replicated parameters are no longer the others', bit by bit."""
+    """Find ranks whose replicated parameters are no longer bit-identical to the others'."""
     by_group: dict[str, dict[Key, dict[int, Sums]]] = defaultdict(lambda: defaultdict(dict))
     for rank, process in view.ranks.items():
         for group, key, sums in checksums(view, process):
@@ -79,8 +79,8 @@ def divergence(view: View) -> Iterable[Candidate]:
 
 
 def _replicas(view: View, by_key: ByKey) -> list[tuple[set[int], bool]]:
-    """Return (ranks, whether they average their gradients) that nobody said to be replicas: they
-    began alike and average, or were equal after a step."""
+    """Return (ranks, whether they average their gradients) of replicas without a DDP: ranks that
+    began with equal parameters and average, or were equal after the first step."""
     found = [set(of) for of in _averaging(view) if len({*of.values()}) == 1 < len(of)]
     first = min(step for step, _ in by_key)
     sums: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -97,8 +97,8 @@ def _replicas(view: View, by_key: ByKey) -> list[tuple[set[int], bool]]:
 
 @per_view
 def _averaging(view: View) -> list[Mapping[int, int]]:
-    """rank -> what its parameters were before the first step, of the ranks of each group that
-    average the gradients of all their parameters on it, or that took equal ones."""
+    """Return, per group, rank -> its digest of the initial parameters, for ranks that average the
+    gradients of all their parameters, or whose optimizers took equal gradients."""
     starts: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     members: dict[tuple[int, str], tuple[int, ...]] = {}
     models = {
@@ -121,8 +121,8 @@ def _averaging(view: View) -> list[Mapping[int, int]]:
 
 
 def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
-    """Ranks whose optimizers took the same gradients, bit by bit, in all steps looked at, though
-    these were others each time: they exchange them, in whatever way."""
+    """Return sets of ranks whose optimizers took bit-identical gradients in all looks, though other
+    ones each time: these ranks exchange gradients, in whatever way."""
     sums: dict[int, dict[Key, tuple[int, int]]] = {}
     for rank in ranks:
         process = view.ranks[rank]
@@ -187,8 +187,8 @@ def _facts(
 def _settings(
     view: View, ranks: Sequence[int], until_step: int
 ) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
-    """Return (each rank's learning rate where they first differ, ranks whose optimizer had other
-    settings)."""
+    """Return (each rank's learning rate where the rates first differ, ranks whose optimizer had
+    other settings)."""
     for (step, _), of in _settings_by_key(view, ranks).items():
         if step <= until_step and len(set(of.values())) > 1:
             return _unlike(of)
@@ -198,8 +198,8 @@ def _settings(
 def _settings_by_key(
     view: View, ranks: Sequence[int]
 ) -> dict[Key, Mapping[int, tuple[float, int]]]:
-    """Return (step, optimizer) -> rank -> (learning rate, all settings), in order, where all ranks
-    told theirs."""
+    """Return (step, optimizer) -> rank -> (learning rate, digest of all settings), in order, for
+    keys that all ranks recorded."""
     by_key: dict[Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
         for step, seq, rate, digest in probes(view, view.ranks[rank], _SETTINGS, "<f8"):
@@ -210,7 +210,7 @@ def _settings_by_key(
 def _unlike(
     of: Mapping[int, tuple[float, int]],
 ) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
-    """Return (each rank's learning rate, if these differ; ranks that are not as most are)."""
+    """Return (each rank's learning rate, if these differ; ranks unlike most)."""
     by_rank = tuple((rank, rate) for rank, (rate, _) in sorted(of.items()))
     differ = len({rate for _, rate in by_rank}) > 1
     return (by_rank if differ else ()), odd_ones(of) or tuple(sorted(of))
@@ -219,8 +219,8 @@ def _unlike(
 def _skipped(
     view: View, ranks: Sequence[int], group: str
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Return (ranks whose optimizer stepped another number of times, that number and the
-    others')."""
+    """Return (ranks whose optimizer stepped another number of times than most, (that number, the
+    number of most))."""
     steps = updates(view, [rank for rank in ranks if rank in view.ranks], group)
     (most, _), *others = Counter(steps.values()).most_common() or [(0, 0)]
     odd = tuple(sorted(rank for rank, number in steps.items() if number != most))
@@ -228,25 +228,25 @@ def _skipped(
 
 
 def _syncs_at_times(view: View, process: Process, own: bool, average: bool) -> bool:
-    """Return whether a rank exchanges its model after steps, so that replicas are equal again:
-    after some, not after most; of those that ``average`` by hand after all, too, and of those that
-    do not a part of it. A checksum is made before such an exchange, never after it, and so does not
-    see them equal."""
+    """Return whether a rank exchanges its model after some steps, but not after most, so that
+    replicas become equal again. Ranks that ``average`` by hand may do so after all steps; ranks
+    that do not may exchange a part. A checksum precedes such an exchange, so it does not show the
+    replicas equal."""
     number = len(_model_syncs(view, process, 1 if average else SHARE_OF_MODEL))
     begun, _, _ = backwards(view, process, PHASES_BACK)
     return number >= _AVERAGES and ((own and average) or 2 * number <= len(begun))
 
 
 def _model_syncs(view: View, process: Process, least_share: float) -> Array:
-    """Return when the backwards began before which a rank exchanged at least such a share of the
-    model since the optimizer's step."""
+    """Return the begins, in ns, of backwards before which a rank exchanged at least such a share of
+    the model since the optimizer's step."""
     num_bytes = process.model.parameters_bytes if process.model else math.inf
     return syncs(view, process, num_bytes * least_share)
 
 
 def unequal_starts(view: View) -> Iterable[Candidate]:
-    """Find ranks that average the gradients of all parameters, but began with different ones. Not
-    those that are equal by now, or that something may have made so."""
+    """Find ranks that average the gradients of all parameters but began with different parameters,
+    unless these are equal by now or may have been made equal."""
     for starts in _averaging(view):
         if len(set(starts.values())) > 1 and _differ_still(view, starts):
             yield Candidate(
@@ -256,8 +256,8 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
 
 
 def _differ_still(view: View, ranks: Iterable[int]) -> bool:
-    """Return whether the newest checksums that all have differ; without any since the last exchange
-    of the whole model, whether there was no such exchange."""
+    """Return whether the newest checksums common to all ranks differ; without any since the last
+    exchange of the whole model, whether there was no such exchange."""
     processes = [view.ranks[rank] for rank in ranks]
     synced = max((int(_model_syncs(view, of, 1).max(initial=0)) for of in processes), default=0)
     found = [{key: of for _, key, of in checksums(view, process)} for process in processes]
@@ -269,8 +269,8 @@ def _differ_still(view: View, ranks: Iterable[int]) -> bool:
 
 
 def late_averages(view: View) -> Iterable[Candidate]:
-    """Find ranks that exchange at least a part of the model after most of their optimizer's steps,
-    where a gradient that these took was changed until it was cleared: the step did not have it."""
+    """Find ranks that exchange at least a part of the model after most optimizer steps, while a
+    gradient changed between the step and its clearing: the step came before the average."""
     late = tuple(
         rank for rank, process in view.ranks.items()
         if len({step for step, *_ in probes(view, process, _LATE)}) >= _LATE_LOOKS
@@ -285,8 +285,8 @@ def late_averages(view: View) -> Iterable[Candidate]:
 
 
 def unequal_modes(view: View) -> Iterable[Candidate]:
-    """Find ranks whose replica of a model (DDP, or gradients averaged by hand), or of what they
-    shard (FSDP), trains with other modules in training mode: in the newest look, and in one before.
+    """Find ranks whose replica (DDP, or gradients averaged by hand) or shard (FSDP) of a model
+    trains with other modules in training mode, in the newest look and an earlier one.
     """
     yield from _unlike_modes(view, "modes", sharding(view) or (tuple(view.ranks),))
     yield from _unlike_modes(view, "modes-own", averaging(view))
@@ -328,8 +328,8 @@ def _left_in_eval(
 
 
 def unequal_settings(view: View) -> Iterable[Candidate]:
-    """Find ranks that shard one model (FSDP) or its optimizer (ZeRO), each of which steps its part
-    of the parameters with other settings: in the newest look, and in one before."""
+    """Find ranks that shard one model (FSDP) or its optimizer (ZeRO) and step their parts with
+    unlike settings, in the newest look and an earlier one."""
     models = {rank: process.model for rank, process in view.ranks.items()}
     parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
     by_hand = [tuple(sorted(group.ranks)) for group, _ in _parted(view, early=False)]
@@ -352,16 +352,16 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
 
 
 def _may_be_meant(view: View, of: Mapping[int, tuple[float, int]], rates: bool) -> bool:
-    """Return whether ranks that step tensors of their own may have other settings for these:
-    in groups of parameters, or none but the learning rate differs (no weight decay of biases)."""
+    """Return whether unlike settings of ranks that step tensors of their own may be intended: in
+    several parameter groups, or with equal learning rates (no weight decay of biases)."""
     models = (view.ranks[rank].model for rank in of)
     alike = len({model.parameters_bytes for model in models if model}) == 1
     return {digest >> _GROUPS_BIT for _, digest in of.values()} != {1} or not (alike or rates)
 
 
 def _equal(view: View, ranks: Sequence[int]) -> bool:
-    """Return whether all parameters of ranks are equal, bit by bit, in all looks that all have, and
-    no rank broadcasts its own: then an optimizer of theirs steps a part, and gathers the others'
+    """Return whether all parameters of these ranks are bit-identical in all common looks, and no
+    rank broadcasts its own: then each rank's optimizer steps a part and gathers the others'
     (Muon)."""
     found = [{key: of for _, key, of in checksums(view, view.ranks[rank])} for rank in ranks]
     common = sorted(set.intersection(*map(set, found)))
@@ -372,8 +372,8 @@ def _equal(view: View, ranks: Sequence[int]) -> bool:
 
 def _parted(view: View, early: bool) -> Iterable[tuple[GroupDef, int]]:
     """Yield (group, bytes of all parameters) where each rank steps a part of the parameters (ZeRO
-    by hand), and parts are gathered: before the step (``early``), or after it where each rank's
-    optimizer has one group of parameters. One rank is looked at."""
+    by hand) and parts are gathered: before the step if ``early``; else after it. Only the first
+    rank is looked at."""
     process = view.ranks.get(min(view.ranks, default=-1))
     for number, group in process.groups.items() if process is not None else ():
         models = [view.ranks[rank].model for rank in group.ranks if rank in view.ranks]
@@ -390,9 +390,8 @@ def _parted(view: View, early: bool) -> Iterable[tuple[GroupDef, int]]:
 
 
 def stale_parameters(view: View) -> Iterable[Candidate]:
-    """Find ranks each of which steps a part of the parameters (ZeRO by hand), where parts are
-    gathered between backward and step, and nothing after it: all but a rank's own part are as they
-    were a step before."""
+    """Find ranks that each step a part of the parameters (ZeRO by hand) and gather the parts
+    between backward and step, but not after the step: other ranks' parts are a step old."""
     for group, total in _parted(view, early=True):
         yield Candidate(
             kind="stale-parameters", ranks=group.ranks, t_ns=view.t_ns,
@@ -404,8 +403,8 @@ def stale_parameters(view: View) -> Iterable[Candidate]:
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:
-    """Return rank -> optimizer steps before the newest collective of the group that all of them
-    issued; empty where there is none, or where one of them has no optimizer."""
+    """Return rank -> optimizer steps before the newest collective of the group that all ranks
+    issued; empty if there is none, or if one rank has no optimizer."""
     issued = {rank: _issued(view, view.ranks[rank], group_key) for rank in ranks}
     newest = min((max(seqs, default=-1) for seqs in issued.values()), default=-1)
     if newest < 0 or any(newest not in seqs for seqs in issued.values()):
@@ -415,7 +414,7 @@ def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, in
 
 
 def _issued(view: View, process: Process, group_key: str) -> dict[int, int]:
-    """seq -> when, of the group's last collectives."""
+    """Return seq -> time of issue in ns, for the group's recent collectives."""
     table, visible = view.rows(process, "issue")
     part = slice(max(0, visible - 4096), visible)
     ids = [gid for gid, group in process.groups.items() if group.key == group_key]

@@ -1,5 +1,4 @@
-"""Gradients that ranks make unlike before they are averaged: by numbers, modules, ops, or not at
-all."""
+"""Finds gradients that differ before they are averaged: by scale, modules or ops, or all zero."""
 
 from __future__ import annotations
 
@@ -33,33 +32,33 @@ from pardbg.analysis.findings.values.exchanged import (
 from pardbg.store.process import Process
 
 _SCALES: Final = "loss scale"
-"""Name of the record of what a loss was multiplied by (a, float64), and of the loss (b, its
-bits)."""
+"""Name of the record of a loss's factor (a, float64) and the loss after it (b, the bits of a
+float64)."""
 _ZEROS: Final = "zeros"
-"""Name of the record of a step's inputs to sums that are zero throughout (a, bytes), of those of at
-least so many bytes (b)."""
+"""Name of the record of a step's inputs to sums that are zero throughout (a, bytes), among inputs
+of at least ``b`` bytes."""
 _HEADS: Final[tuple[tuple[Literal["modules", "loss"], str], ...]] = (
     ("modules", "modules "), ("loss", "loss by "),
 )  # fmt: skip
-"""What may differ, and how the names of the records that tell it begin."""
+"""(what may differ, prefix of the names of the records about it)"""
 _CLIPS: Final = "clips shard"
-"""Name of the record of a step in which torch's own function clipped what FSDP1 shards."""
+"""Name of the record of a step in which torch's own function clipped shards of FSDP1."""
 _LOOKS: Final = 3
-"""Newest looks in which numbers are unlike, in the same way each time."""
+"""Number of newest looks that must have unlike numbers, in the same proportions."""
 _LEAST: Final = 1.2
-"""Factor between the largest and the smallest number."""
+"""Minimum factor between the largest and the smallest number."""
 _NEAR: Final = 1e-3
 _OWN: Final = 0.5
-"""Share of a rank's number that its loss without it may make up for."""
+"""Share of a rank's factor that its loss without the factor may compensate."""
 
 _Look = dict[int, tuple[float, float]]
-"""rank -> (what its loss was multiplied by, the loss after that)"""
+"""rank -> (factor of its loss, the loss after it)"""
 
 
 def unequal_scales(view: View) -> Iterable[Candidate]:
-    """Find ranks that average gradients of losses that they multiplied by unlike numbers: one left
-    out to divide by the microbatches, or by the ranks. Not where the numbers are weights of the
-    ranks' samples, or turn sums over unlike numbers of samples into means."""
+    """Find ranks that average gradients of losses with unlike factors, such as a missing division
+    by the microbatches or ranks. Not found if the factors are weights by samples, or turn sums over
+    unlike numbers of samples into means."""
     for ranks in _together(view):
         found = _common(view, ranks)
         newest = [of for _, of, _ in found][-_LOOKS:]
@@ -77,14 +76,14 @@ def unequal_scales(view: View) -> Iterable[Candidate]:
 
 
 def _together(view: View) -> Iterable[tuple[int, ...]]:
-    """Return the ranks of each group that average gradients, or shard one model."""
+    """Return the ranks of each group that average gradients or shard one model."""
     return dict.fromkeys((*averaging(view), *sharding(view)))
 
 
 def _common(view: View, ranks: Sequence[int]) -> list[tuple[int, _Look, int]]:
-    """Return (step, look, backwards of that step) of the looks that all ranks have, in order,
-    where they ran as many backwards and all numbers are positive; none where they are alike in the
-    newest."""
+    """Return (step, look, backwards of that step) of the looks that all ranks have, in order, where
+    they ran equally many backwards and all numbers are positive; empty if the newest look is
+    alike."""
     looks = {rank: _looks(view, view.ranks[rank]) for rank in ranks}
     common = sorted(set.intersection(*map(set, looks.values())))
     told = [(step, {rank: looks[rank][step, nth] for rank in ranks}) for step, nth in common]
@@ -97,7 +96,7 @@ def _common(view: View, ranks: Sequence[int]) -> list[tuple[int, _Look, int]]:
 
 
 def _looks(view: View, process: Process) -> dict[tuple[int, int], tuple[float, float]]:
-    """(step, its n-th such record) -> what its loss was multiplied by, and the loss."""
+    """Return (step, n of the n-th such record in it) -> (factor of the loss, the loss after it)."""
     found: dict[tuple[int, int], tuple[float, float]] = {}
     for step, _, scale, bits in probes(view, process, _SCALES, "<f8"):
         nth = next(n for n in range(len(found) + 1) if (step, n) not in found)
@@ -117,22 +116,22 @@ def _factor(of: _Look) -> float:
 
 
 def _same_way(looks: Sequence[_Look]) -> bool:
-    """Return whether the ranks' numbers had the same proportions in each look."""
+    """Return whether the ranks' factors had the same proportions in each look."""
     scales = np.array([[scale for scale, _ in of.values()] for of in looks])
     return bool(np.allclose(scales / scales[:, :1], (scales / scales[:, :1])[0], rtol=_NEAR))
 
 
 def _are_weights(of: _Look, num_backwards: int) -> bool:
-    """Return whether the numbers add up to 1 or to the number of ranks, perhaps over all
-    microbatches: each rank's share of the samples."""
+    """Return whether the factors add up to 1 or to the number of ranks, perhaps over all
+    microbatches: shares of the samples."""
     total = sum(scale for scale, _ in of.values())
     wholes = (1, len(of), 1 / num_backwards, len(of) / num_backwards)
     return any(math.isclose(total, whole, rel_tol=_NEAR) for whole in wholes)
 
 
 def _losses_alike(looks: Sequence[_Look]) -> bool:
-    """Return whether a rank's loss without its number does not grow as that number falls, as the
-    sum over more samples does that is divided by more."""
+    """Return whether ranks' losses without their factors are independent of these; sums over more
+    samples, divided by more, would grow as the factor falls."""
     scales = np.log([scale for scale, _ in looks[-1].values()])
     before = np.log(
         [statistics.median(of[rank][1] / of[rank][0] for of in looks) for rank in looks[-1]]
@@ -146,7 +145,7 @@ def _losses_alike(looks: Sequence[_Look]) -> bool:
 
 def unequal_computations(view: View) -> Iterable[Candidate]:
     """Find ranks that average gradients of unlike models (classes of modules, a dropout's p), or of
-    losses that unlike ops made: in the newest looks, each rank the same in all of them."""
+    losses from unlike ops, with each rank the same in all of the newest looks."""
     for ranks, (what, head) in product(_together(view), _HEADS):
         for looks in _told(view, ranks, head):
             newest = dict([*looks.items()][-_LOOKS:])
@@ -174,7 +173,7 @@ def _told(
 
 
 def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int, str], ...]:
-    """Return (rank, the words that not all have; of ``ordered`` ones the first that differs)."""
+    """Return (rank, words that not all ranks have; if ``ordered``, the first word that differs)."""
     if ordered:
         columns = zip_longest(*of.values(), fillvalue="")
         apart = next(column for column in columns if len({*column}) > 1)
@@ -184,8 +183,8 @@ def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int,
 
 
 def clipped_shards(view: View) -> Iterable[Candidate]:
-    """Find ranks that shard one model (FSDP1), each of which clips its part of the gradients by the
-    norm of just that part."""
+    """Find ranks that shard one model (FSDP1) and each clip their part of the gradients by that
+    part's own norm."""
     for ranks in sharding(view):
         told = [{step for step, *_ in probes(view, view.ranks[rank], _CLIPS)} for rank in ranks]
         steps = sorted(set.intersection(*told))
@@ -199,8 +198,8 @@ def clipped_shards(view: View) -> Iterable[Candidate]:
 
 
 def only_zeros(view: View) -> Iterable[Candidate]:
-    """Find ranks that give nothing but zeros to the sums of gradients in the newest looks, though
-    their losses are not zero, while others give their own."""
+    """Find ranks that contribute only zeros to the sums of gradients in the newest looks, though
+    their losses are not zero, while other ranks contribute more."""
     groups = [*_together(view)]
     together = [{*ranks} for ranks in groups]
     for ranks in groups:
@@ -222,14 +221,14 @@ def only_zeros(view: View) -> Iterable[Candidate]:
 
 
 def _losses(view: View, process: Process) -> dict[int, float]:
-    """step -> the last loss that a look has"""
+    """Return step -> the loss of the last look in it."""
     return {step: loss for (step, _), (_, loss) in _looks(view, process).items()}
 
 
 def _empty_steps(view: View, process: Process, together: Sequence[set[int]]) -> list[int]:
-    """Steps in which all that a rank gave to sums of gradients was zero, whatever group they are
-    on: experts that had no token give nothing to theirs. What has less bytes than is looked at
-    does not count, nor what HSDP sums again."""
+    """Return the steps in which all of a rank's inputs to sums of gradients were zero, on any
+    group: experts without a token contribute nothing to theirs. Inputs too small to be checked do
+    not count, nor does HSDP's second sum."""
     zeros = {
         step: (num_bytes, least) for step, _, num_bytes, least in probes(view, process, _ZEROS)
     }
