@@ -1,4 +1,4 @@
-"""What a process printed as it called abort: the lines of C++'s terminate handler, glibc,
+"""Text that a process printed when it called abort: lines of C++'s terminate handler, glibc,
 assert(3), CPython and glog."""
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 
 WITHIN_NS: Final = 5_000_000_000
-"""A line is of an end if it was printed no longer before or after."""
+"""Maximum time between a printed line and the process's end, in ns."""
 MAX_LINES: Final = 500
-"""Lines looked at, the newest: what aborts prints last, but for the tracebacks of its peers."""
+"""Number of newest lines searched: an aborting process prints last, but for its peers."""
 MAX_TEXT: Final = 240
 _WHAT: Final = "what():"
-"""libstdc++'s __verbose_terminate_handler; the message of the exception."""
+"""Prefix by which libstdc++'s __verbose_terminate_handler prints the exception's message."""
 _BEGINS: Final = (
     "terminate called", "Fatal Python error:", "free(): ", "malloc(): ", "malloc_consolidate(): ",
     "realloc(): ", "munmap_chunk(): ", "double free or corruption", "corrupted size vs.",
@@ -23,8 +23,8 @@ _HOLDS: Final = (": Assertion `", "Check failed: ")
 
 
 def abort_text(view: View, rank: int, t_ns: int) -> str:
-    """Return what a rank that aborted at ``t_ns`` said about it, without its runtime's own words;
-    empty: nothing is known. A line whose rank is not known counts as this one's."""
+    """Return the reason that a rank printed when it aborted at ``t_ns``, without its runtime's
+    phrases; empty: none is known. A line whose rank is not known counts as this rank's."""
     output, found = view.store.output, ""
     end = output.count(view.t_ns)
     for index in range(end - 1, max(-1, end - 1 - MAX_LINES), -1):

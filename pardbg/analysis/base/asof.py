@@ -1,4 +1,4 @@
-"""A store at a cursor: visible rows, and the process of each rank."""
+"""A store at a cursor: the visible rows, and the process of each rank."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from pardbg.store.table import Array, Table
 P = ParamSpec("P")
 R = TypeVar("R")
 MEMO_MAX: Final = 2048
-"""Closed values of a kind that are kept of a recording. Keeping more would help a user who comes
-back, but each full collection of Python's, which a frame may wait for, walks all of them."""
+"""Maximum number of closed values of one kind kept for a recording. More would help a user who
+comes back, but each full collection by Python, which a frame may wait for, walks all of them."""
 LIVE_MEMO_MAX: Final = 512
-"""Closed values of a kind that are kept of a live run, or two per rank: a frame uses some hundred.
-A following viewer never comes back to older ones, and would still fill its memory with them after
-half an hour."""
+"""Maximum number of closed values of one kind kept for a live run, or two per rank if that is more:
+a frame uses some hundred. A following viewer never comes back to older ones, and would fill its
+memory with them within half an hour."""
 _EVICTED: Final = 8
-"""A full cache loses one in so many of its values, the oldest: losing half of them at a time lets
-the memory of a long run rise from one peak to the next."""
+"""Divisor of the share of values, the oldest, that a full cache evicts at a time: evicting half
+would let the memory of a long run rise from one peak to the next."""
 
 
 class Moment(NamedTuple):
     """A moment of a live run."""
 
     t_ns: int
-    """Its horizon then."""
+    """Horizon of the run at that moment, in ns."""
     now_ns: int
 
 
@@ -45,9 +45,9 @@ class View:
         self, store: Store, t_ns: int | None, *, few: bool = False, then: Moment | None = None,
         of_look: dict[Hashable, Any] | None = None,
     ) -> None:  # fmt: skip
-        """``few``: the records of a few ranks alone are looked at. ``then``: a live run as it was;
-        what has come since stays out of the tables (`as_they_are`). ``of_look``: what `per_look`
-        keeps of a look that has several views."""
+        """Make a view. ``few``: only the records of a few ranks are looked at. ``then``: a live run
+        at an earlier moment; newer data stays out of its tables (`as_they_are`). ``of_look``:
+        values that `per_look` keeps for several views of one look."""
         store.settle()
         self.store = store
         self.live = t_ns is None
@@ -56,29 +56,29 @@ class View:
         if t_ns is not None and store.part is not None:
             t_ns = min(t_ns, self.end_ns)  # a part that is looked at later is seen as it ended
         self.now_ns = self.end_ns if t_ns is None else t_ns
-        """Up to here states, control and output are known, and processes' failures and ends."""
+        """Time up to which states, control, output, failures and process ends are known, in ns."""
         if t_ns is None:
             t_ns = max(store.horizon_ns, self.begin_ns) if then is None else then.t_ns
         self.t_ns = t_ns
-        """Up to here records are."""
+        """Time up to which records are visible, in ns."""
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
         self._many = len(self.ranks) >= MANY and not few
-        """Tables are read of all ranks at once."""
+        """Whether tables are read for all ranks at once."""
         if not few and then is None:
             to_columns(self.ranks.values())
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self.revision: Hashable = store.revision if then is None else then
-        """Other tables have another one."""
+        """Key of the tables' contents; it differs if the tables do."""
         self._visible: dict[tuple[str, str], int] = {}
         self._counts: dict[str, dict[str, int]] = {}
-        """Counts of many ranks: table -> process -> visible rows."""
+        """table -> process -> number of visible rows, where all ranks are read at once."""
         self.local: dict[Hashable, Any] = {}
         """Values derived at this cursor, shared by the parts of one snapshot."""
         self.of_look = self.local if of_look is None else of_look
 
     def done(self) -> None:
-        """Let go of what was derived. Some of it holds the view: of many ranks 100 MB a minute,
-        until they are collected."""
+        """Drop all derived values. Some refer to the view itself: with many ranks 100 MB a minute
+        would wait for the garbage collector."""
         self.local.clear()
         self.of_look = self.local
 
@@ -111,7 +111,7 @@ class View:
         return [ranks[place] for place in self.joined(table).filled]
 
     def all(self, name: str) -> Rows:
-        """Return the visible rows of each rank's table, in the order of ``ranks``."""
+        """Return the visible rows of a table of each rank, in the order of ``ranks``."""
         key = ("rows of all", name)
         if key not in self.local:
             self.local[key] = Rows(self.joined(name), self.t_ns)
@@ -119,7 +119,7 @@ class View:
         return found
 
     def joined(self, name: str) -> Joined:
-        """Return a table of all ranks, visible rows or not; kept for further cursors of a
+        """Return a table of all ranks, with rows not visible yet; kept for further cursors of a
         recording."""
         of = self.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
@@ -139,7 +139,7 @@ class View:
         return table, table.step_rows(step, step, visible)
 
     def newest_ns(self, process: Process, tables: tuple[str, ...]) -> int:
-        """Return the time at which these tables' newest row became visible; 0 without rows."""
+        """Return when the newest row of these tables became visible, in ns; 0 without rows."""
         if self._many:
             key = ("newest of all", tables)
             if key not in self.local:
@@ -169,8 +169,8 @@ class View:
         return ended[-1] if ended else None
 
     def fatal(self, process: Process) -> list[Failure]:
-        """Return the exceptions that ended its main thread, first to last; they are known, as its
-        end is, while records of other ranks are still to come."""
+        """Return the exceptions that ended the process's main thread, first to last; like its end
+        they are known before all records of other ranks have arrived."""
         return [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= self.now_ns]
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
@@ -186,7 +186,7 @@ class View:
 
 @contextmanager
 def as_they_are(processes: Sequence[Process]) -> Iterator[None]:
-    """Keep what has come of them out of their tables."""
+    """Keep data that arrives from the processes out of their tables while the context is open."""
     for process in processes:
         process.put_by.rests = True
     try:
@@ -203,8 +203,8 @@ def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenat
 
 
 def per_look(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
-    """As `per_view`, and the pieces of a look at many ranks share the result, too: it holds copies
-    of what is in tables, which grow between two pieces."""
+    """Compute ``function`` once per look, like `per_view`, and share the result with the views of a
+    look at many ranks: it holds copies of tables' contents, which grow between two pieces."""
     return _once(function, lambda view: view.of_look)
 
 

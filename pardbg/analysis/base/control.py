@@ -18,11 +18,11 @@ class ControlView(Status):
     """The control state at the cursor, as acknowledged by the agents."""
 
     log: tuple[ControlEvent, ...] = ()
-    """The audit trail's newest events, oldest first."""
+    """Newest events of the audit trail, oldest first."""
 
 
 def control_view(view: View) -> ControlView:
-    """Return what control does at the cursor: mode, controller, lease, breakpoints."""
+    """Return the control state at the cursor: mode, controller, lease, breakpoints."""
     log = tuple(event for _, event in view.store.controls.last(view.now_ns, LOG_EVENTS))
     with_status = (event for event in reversed(log) if event.status is not None)
     newest = next(with_status, _RUNNING) if view.run_end is None else _RUNNING
@@ -39,5 +39,5 @@ def control_view(view: View) -> ControlView:
 
 
 def _left(view: View, event: ControlEvent, left: int | None) -> int | None:
-    """Return the rest, at the cursor, of a time limit that the event gave."""
+    """Return the time left at the cursor of a limit that the event gave, in ns; None: no limit."""
     return max(0, left - (view.now_ns - event.t_ns)) if left is not None else None

@@ -19,7 +19,7 @@ from pardbg.store.process import Process
 from pardbg_agent import wire
 
 LAST: Final = 1024
-"""Holds per rank that are looked at for live figures."""
+"""Maximum number of holds per rank looked at for live figures."""
 
 
 def held_ns(view: View, ranks: Iterable[int], t0_ns: int, t1_ns: int) -> int:
@@ -64,7 +64,7 @@ def last_hold_end(view: View) -> int:
 
 
 def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
-    """Return the rank's holds within t0..t1, with the open one at the cursor."""
+    """Return the rank's holds within t0..t1, including an open one at the cursor."""
     process = view.ranks.get(rank)
     if process is None:
         return []

@@ -1,4 +1,4 @@
-"""How far a rank's host is ahead of its device, and where the device stood for want of launches.
+"""Lead of a rank's host over its device, and stretches in which the device lacked launches.
 
 The lead is the time from the launch of work on the host to its begin on the device. Where it is
 about zero, the device took up the work as soon as it was launched: nothing else was queued.
@@ -22,15 +22,15 @@ _STEPS: Final = 12
 _TAIL: Final = 4096
 _FAR: Final = 1 << 62
 _OFFSETS_NS: Final = 200_000
-"""A clock's offset may change by less between a launch and its times."""
+"""Maximum change of a clock's offset between a launch and its device times, in ns."""
 _STEP: Final = int(Lane.STEP)
 _ASYNC: Final = int(Flag.ASYNC)
 
 
 def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
-    """Return stretches of a window in which the host had yet to launch what the device came to
-    next, the begin of a span or its end. Between spans the device stood for want of launches;
-    inside of one it may have had work, so there it is an upper bound."""
+    """Return stretches of a window in which the host had yet to launch what the device reached next
+    (begin or end of a span). Between spans the device stood for want of launches; inside a span it
+    may have had work, so the stretch there is an upper bound."""
     process = view.ranks.get(rank)
     if process is None or not process.device_times.seen:
         return []
@@ -42,8 +42,8 @@ def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
 
 
 def _moments(view: View, process: Process, window: Interval) -> tuple[Array, Array]:
-    """Return (begins and ends of spans, arrivals and ends of ops, on the device; leads at them), by
-    time. Before the end of an op the device may have waited for that."""
+    """Return (device times: begins and ends of spans, arrivals and ends of ops; leads at them), by
+    time. Before an op's end the device may have waited for the op."""
     table, visible = view.rows(process, "reached")
     when = table.when[:visible]
     whole = window[0], window[1] + table.longest_ns
@@ -64,8 +64,8 @@ def _ends(view: View, process: Process, name: str, window: Interval) -> Array:
 
 
 def sync_ops(view: View, rank: int, window: Interval) -> list[Interval]:
-    """Return stretches in which a rank's device was in ops that ran on the stream they were issued
-    on: what is queued behind them waits."""
+    """Return stretches in which the rank's device was in ops on the stream that issued them, so
+    that work queued behind them waited."""
     process, found = view.ranks[rank], []
     table, visible = view.rows(process, "issue")
     done, num_done = view.rows(process, "done")
@@ -80,17 +80,17 @@ def sync_ops(view: View, rank: int, window: Interval) -> list[Interval]:
 
 
 class Ahead(NamedTuple):
-    """How far a rank's host was ahead of its device in its last steps."""
+    """Lead of a rank's host over its device in the recent steps."""
 
     lead_ns: int
-    """Median over actions, phases and ops, of the last step."""
+    """Median lead over actions, phases and ops of the newest step, in ns."""
     host_bound: float
-    """Share of the steps in which the host had yet to launch what the device came to next: an upper
-    bound of the time that the device stood for that."""
+    """Share of the recent steps in which the host had yet to launch what the device reached next:
+    an upper bound of the device's time without work."""
 
 
 def ahead(view: View, rank: int) -> Ahead | None:
-    """Return a rank's lead as of its last steps; None where no times of its device are known."""
+    """Return a rank's lead in its recent steps; None if no device times are known."""
     process = view.ranks.get(rank)
     if process is None or not process.device_times.seen:
         return None
@@ -114,25 +114,25 @@ def _ahead(
 
 
 class Standing(NamedTuple):
-    """Where a device stands that comes no further."""
+    """Place where a device has stopped making progress."""
 
     since_ns: int
-    """The last thing it is known to have come to."""
+    """Time of the last thing that the device is known to have reached, in ns."""
     name: str
-    """The oldest launch beyond that: a phase, an action or an op."""
+    """Name of the oldest launch beyond that: a phase, an action or an op."""
     step: int
 
 
 def reached_ns(view: View, rank: int) -> int | None:
-    """Return when a rank's device came to something last; None: its times are not known."""
+    """Return when a rank's device last reached something, in ns; None: its times are not known."""
     process = view.ranks[rank]
     return view.newest_ns(process, ("reached",)) if process.device_times.seen else None
 
 
 @per_view
 def standing(view: View, rank: int) -> Standing | None:
-    """Return where a rank's device stands; None: it has come to all that was launched, or its
-    times are not known."""
+    """Return where a rank's device stands; None: it has reached all that was launched, or its times
+    are not known."""
     process = view.ranks.get(rank)
     if process is None or not process.device_times.seen:
         return None

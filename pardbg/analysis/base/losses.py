@@ -24,30 +24,30 @@ HISTORY: Final = 512
 LOSS_NAMES: Final = ("loss", "train/loss", "train_loss")
 _INFERRED: Final = int(wire.Flag.INFERRED)
 _ACTIVITY: Final = ("phase", "action")
-"""Not ops: programs average their loss over ranks just before they log it."""
+"""Tables of activity other than ops: programs average losses over ranks just before logging."""
 BACKWARD: Final = "backward"
-"""Sources of a loss: the scalar that backward began from, …"""
+"""Source of a loss: the scalar passed to ``backward()``."""
 SCHEDULE: Final = "schedule"
-"""… what a framework's schedule reported …"""
+"""Source of a loss: a framework's schedule."""
 LOGGED: Final = "logged"
-"""… or ``pardbg_agent.log``; else it is PRINTED."""
+"""Source of a loss: ``pardbg_agent.log``."""
 PRINTED: Final = "printed"
 _BEHIND: Final = 1 << 62
 _COMPARED: Final = 16
-"""Last printed steps that are compared with what hooks saw, …"""
+"""Number of newest printed steps compared with the losses that hooks saw."""
 _LEAST_COMPARED: Final = 3
 _ROUNDED: Final = 0.01
-"""… whose factors differ by less than this from their median, …"""
+"""Maximum deviation of their factors from the median, as a share, to be constant."""
 _OF_MOVE: Final = 0.125
-"""… and less than this share of the lines' change (what hardly moves is proportional to all); …"""
+"""Maximum deviation as a share of the lines' change: constants are proportional to anything."""
 _OTHER_UNIT: Final = 0.05
-"""… their median differs by more than this from 1."""
+"""Minimum difference of the median factor from 1 to be another unit."""
 _REPORTED: Final = 1
-"""In a metric's second number: a schedule reported it."""
+"""Value of a metric's second number for a loss that a schedule reported."""
 Values = dict[int, list[tuple[int, float, str]]]
-"""rank -> (time, value, what says it) in order"""
+"""rank -> (time, value, source of the value), in order"""
 Found = dict[int, tuple[float, str]]
-"""step -> (loss, what says it)"""
+"""step -> (loss, source of the loss)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +55,26 @@ class NotFinite:
     """A loss that has been NaN or infinite up to the cursor."""
 
     value: str
-    """``NaN``, ``inf`` or ``-inf``."""
+    """Value in words: ``NaN``, ``inf`` or ``-inf``."""
     since_step: int
     ranks: tuple[int, ...]
-    """Whose own loss was not finite in that step; empty where no rank's own is known."""
+    """Ranks whose own loss was not finite in that step; empty if no rank's own loss is known."""
 
 
 def value_text(value: float) -> str:
-    """Return ``NaN``, ``inf`` or ``-inf``."""
+    """Return a non-finite value as ``NaN``, ``inf`` or ``-inf``."""
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def json_number(value: float | None) -> float | str | None:
-    """Return the value for JSON, which has no NaN or infinity: as text."""
+    """Return the value for JSON; NaN and infinity, which JSON lacks, become text."""
     return value if value is None or math.isfinite(value) else value_text(value)
 
 
 def not_finite(view: View, losses: Sequence[tuple[int, float]]) -> NotFinite | None:
-    """Return since when the loss has not been finite; None while the newest of ``losses`` (step,
-    value) is finite. A rank's own loss is the scalar passed to ``backward()``, or its first value
-    in a step."""
+    """Return the first step of a loss that is still not finite; None while the newest of ``losses``
+    (step, value) is finite. A rank's own loss is the scalar passed to ``backward()``, or its first
+    value in a step."""
     if not losses or math.isfinite(losses[-1][1]):
         return None
     newest, value = losses[-1]
@@ -102,7 +102,7 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
 
 
 def own_losses(view: View, first: int, last: int) -> dict[int, dict[int, float]]:
-    """Return step -> rank -> the scalar its (last) backward began from, or its schedule's loss."""
+    """Return step -> rank -> the scalar of its last backward, or its schedule's loss."""
     return {
         step: {rank: each[-1] for rank, each in by_rank.items()}
         for step, by_rank in each_own_loss(view, first, last).items()
@@ -110,7 +110,7 @@ def own_losses(view: View, first: int, last: int) -> dict[int, dict[int, float]]
 
 
 def each_own_loss(view: View, first: int, last: int) -> dict[int, dict[int, tuple[float, ...]]]:
-    """Return step -> rank -> the same of each of its backwards, in order: a GAN has two losses."""
+    """Return step -> rank -> losses of all its backwards, in order: a GAN has two."""
     found = {
         step: {
             rank: tuple(value for _, value, by in values if by != LOGGED)
@@ -123,8 +123,8 @@ def each_own_loss(view: View, first: int, last: int) -> dict[int, dict[int, tupl
 
 @per_view
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
-    """Return (step, loss) of the last steps, oldest first. Of a step that has not ended only NaN
-    and infinity count: a finite value is a part of its loss."""
+    """Return (step, loss) of the recent steps, oldest first. A finite loss of a step that has not
+    ended is left out, as it may be partial."""
     ended = newest_ended(view)
     newest = max((n for n in (newest_step(view, "metric"), ended) if n is not None), default=None)
     if newest is None:
@@ -165,11 +165,11 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
 
 @per_view
 def _printed(view: View) -> Printed | None:
-    """Return the printed losses, if they say more than those that hooks saw. Order of
-    precedence: values that the program logs, the given pattern, a schedule's report, a
-    framework's line for each step, the scalar passed to backward; fall back to any output line
-    that looks like a loss. What differs from lines by a constant factor (a sum over tokens, a
-    share of a batch) is the loss in another unit than the program's."""
+    """Return the printed losses, unless losses seen by hooks are better. Order of precedence:
+    values that the program logs, the given pattern, a schedule's report, a framework's line for
+    each step, the scalar passed to backward; fall back to any output line that looks like a loss. A
+    seen loss that differs from the lines by a constant factor (a sum over tokens, a share of a
+    batch) is the same loss in another unit."""
     ended, rank = newest_ended(view), min(view.ranks, default=None)
     if ended is None or rank is None:
         return None
@@ -190,8 +190,8 @@ def _printed(view: View) -> Printed | None:
 
 
 def _times(view: View, printed: Printed) -> float:
-    """Return what was seen in the last steps that were printed, divided by that, if it is one
-    factor other than 1; else 0."""
+    """Return the constant factor of seen losses over printed ones in the recent printed steps; 0 if
+    it is not constant, or is 1."""
     pairs = []
     for step in sorted(printed.losses)[-_COMPARED:]:  # thousands may lie between two
         said = printed.losses[step]
@@ -207,7 +207,7 @@ def _times(view: View, printed: Printed) -> float:
 
 
 def seen_losses(view: View, first: int, last: int) -> Found:
-    """Return step -> loss as logged or seen by hooks."""
+    """Return step -> loss as logged or seen by hooks, with its source."""
     cache = view.memo("losses")
     seen: dict[int, tuple[float, str] | None] = view.local.setdefault("losses seen", {})
     newest, oldest = newest_step(view, "metric") or 0, _oldest_kept(view)
@@ -238,16 +238,16 @@ def seen_losses(view: View, first: int, last: int) -> Found:
 
 @per_view
 def _oldest_kept(view: View) -> int:
-    """Return the oldest step whose loss may be among the records that are kept: one is logged in
-    its step, or after its end. A viewer that joined late would look for those before each time."""
+    """Return the oldest step whose loss may be among the kept records (it is logged in its step or
+    after its end): a viewer that joined late would search for older ones each time."""
     tables = [one for one in view.joined("metric").tables if len(one)] if view.store.live else []
     oldest = (int(one.col("step")[0]) if one.step_sorted else 0 for one in tables)
     return min(oldest, default=0) - 1
 
 
 def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
-    """Return one loss per step. A scalar passed to backward on a rank that ends no steps while
-    others do (a parameter server's worker) belongs to no step."""
+    """Return step -> loss. A scalar passed to backward on a rank that ends no steps while others do
+    (a parameter server's worker) belongs to no step."""
     others = _without_steps(view)
     found = {}
     for step, by_rank in gathered.items():
@@ -272,8 +272,8 @@ def _without_steps(view: View) -> frozenset[int]:
 
 
 def _mean_of_ranks(by_rank: Values) -> tuple[float, str]:
-    """Return the mean over ranks of their last value. If some ranks logged it, only theirs count:
-    it may be a mean over ranks that hooks cannot know."""
+    """Return (mean over ranks of their last value, its source). If some ranks logged a value, only
+    theirs count: it may be a mean over ranks that hooks cannot know."""
     last = [values[-1] for values in by_rank.values()]
     if all(by == LOGGED for _, _, by in last):  # also of recordings that do not tell the two apart:
         logged = [values[-1][1] for values in by_rank.values() if len(values) > 1]
@@ -318,8 +318,8 @@ def _logged(view: View, first: int, last: int) -> dict[int, Values]:
 
 
 def _late(rows: Columns, steps: Array, keys: Array, times: Array) -> Array:
-    """Return which values belong to the step before. Of steps older than a rank's oldest activity
-    that is kept nobody knows: then what is so of most values of that kind."""
+    """Return a mask of values that belong to the step before. For steps older than a rank's oldest
+    kept activity, the majority of values of that kind decides."""
     who, wanted, inferred = rows["who"], rows["who"] << 32 | steps, (rows["flags"] & _INFERRED) != 0
     at = keys.searchsorted(wanted)
     known = keys[at] == wanted
@@ -332,15 +332,15 @@ def _late(rows: Columns, steps: Array, keys: Array, times: Array) -> Array:
 
 
 def _begins(view: View, process: Process) -> dict[int, int]:
-    """Return step -> begin of its first recorded activity."""
+    """Return step -> begin of the process's first recorded activity in it, in ns."""
     tables = [Rows(Joined([process.table(name)], view.t_ns), view.t_ns) for name in _ACTIVITY]
     keys, times = _first_activity(tables, 0, MANY_STEPS)
     return dict(zip(keys[:-1].tolist(), times[:-1].tolist(), strict=True))
 
 
 def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Array, Array]:
-    """Return (rank's place << 32 | step, begin of its first recorded activity), sorted, with a
-    sentinel key at the end."""
+    """Return (rank's place << 32 | step, begin of the first recorded activity in ns), sorted, with
+    a sentinel key at the end."""
     parts = [rows.of_steps(("step", "t0_ns", "flags"), first, last) for rows in tables]
     keys = np.concatenate([part["who"] << 32 | part["step"] for part in parts])
     times, flags = (np.concatenate([part[name] for part in parts]) for name in ("t0_ns", "flags"))
@@ -353,7 +353,7 @@ def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Arra
 
 @per_store(lambda view: (view.revision, tuple(view.ranks.values())), most=4)
 def _loss_ids(view: View) -> Array:
-    """Return (rank's place << 32 | id) of each rank's first known loss name; no other metric."""
+    """Return rank's place << 32 | name id, for each rank's first known loss name only."""
     found = []
     for place, process in enumerate(view.ranks.values()):
         known = next((ids for name in LOSS_NAMES if (ids := process.ids(name))), ())
@@ -368,6 +368,6 @@ def newest_ended(view: View) -> int | None:
 
 @per_view
 def newest_step(view: View, name: str) -> int | None:
-    """Return the step of a table's newest records."""
+    """Return the step of a table's newest records over all ranks; None without records."""
     steps = view.all(name).newest("step")
     return int(steps.max()) if len(steps) else None

@@ -14,13 +14,13 @@ from pardbg.analysis.base.asof import View
 from pardbg.events import fields
 
 MAX_LINES: Final = 20_000
-"""Newest lines with a loss that are looked at."""
+"""Maximum number of newest lines with a loss that are kept, per source."""
 MAX_LINE: Final = 2000
-"""Characters of a line that are looked at."""
+"""Maximum number of characters of a line that are searched."""
 _KEPT: Final = 8
-"""Moments whose losses are kept by step: each has up to MAX_LINES."""
+"""Number of cached results of losses by step; each has up to MAX_LINES."""
 LATE_NS: Final = 200_000_000
-"""A line may come so late: of shorter steps its time does not say which it is of."""
+"""Maximum delay of a line in ns; the time of a line does not tell shorter steps apart."""
 GENERIC: Final = "a line"
 GIVEN: Final = "--loss-pattern"
 _NUMBER: Final = r"(?P<loss>-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|-?inf|nan)\b"
@@ -44,7 +44,7 @@ _PATTERNS: Final = tuple(
                   r"[^a-z]*\b(?:(?:train|training|lm)[ _/]?)?loss\b\W{1,3}NUMBER"),
     )
 )  # fmt: skip
-"""(what prints such lines, its pattern); the first that a line matches counts."""
+"""(source of such lines, its pattern); the first match counts"""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -53,26 +53,26 @@ class Printed:
     """The losses that the job printed."""
 
     source: str
-    """What prints such lines: ``Megatron``, ``GENERIC``, ``GIVEN``."""
+    """Source of the lines: a framework such as ``Megatron``, ``GENERIC``, or ``GIVEN``."""
     losses: Mapping[int, float]
     """step -> loss"""
     times: float = 0.0
-    """By how much larger what hooks saw is, in every step; 0: that is not the same quantity."""
+    """Factor of the losses that hooks saw over the printed ones; 0: not the same quantity."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """The output lines of one store that were read so far."""
+    """Output lines of one store that have been read."""
 
     lines: dict[str, list[tuple[int, int | None, float]]]
-    """source -> (time, the number the line gives its step, loss)"""
+    """source -> (time in ns, step number in the line, loss)"""
     end: int = 0
-    """Number of the next line of output."""
+    """Index of the next line of output to read."""
 
 
 def given_pattern(text: str) -> re.Pattern[str]:
-    """Return the regular expression that finds a loss: in its group ``loss``, else its first; its
-    group ``step``, if any, is the step. Raises ValueError."""
+    """Return the compiled expression that finds a loss in its group ``loss``, else in its first
+    group; a group ``step`` gives the step. Raises ValueError."""
     try:
         pattern = re.compile(text)
     except re.error as error:
@@ -125,7 +125,7 @@ def _read(view: View) -> _Read:
 
 
 def _own(view: View) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return the pattern that the run was started with, if it is valid."""
+    """Return the pattern that the run was started with; empty if it is invalid or missing."""
     pattern = fields.text(view.store.run, "loss_pattern")
     try:
         return ((GIVEN, given_pattern(pattern)),) if pattern else ()
@@ -147,12 +147,12 @@ def _values(found: re.Match[str]) -> tuple[int | None, float]:
 
 Lines = Sequence[tuple[int, int | None, float]]
 Begins = Sequence[tuple[int, int]]
-"""(time, step) in order"""
+"""(time in ns, step), in order"""
 
 
 def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
-    """Return losses of lines that have their step. Programs count from 0, from 1 or from where they
-    resumed. A line comes after its step has begun, so the earliest line gives the offset."""
+    """Return step -> loss for lines with a step number. Programs count from 0, from 1 or from where
+    they resumed; a line comes after its step has begun, so the earliest line gives the offset."""
     numbers = [number for _, number, _ in lines if number is not None]
     if len(numbers) != len(lines) or not begins:
         return {}
@@ -169,7 +169,7 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
 
 
 def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int, float]:
-    """Return losses of lines without a step: one line per step, or by time if steps are long."""
+    """Return step -> loss for lines without a number: one line per step, or by long steps' time."""
     if not begins or any(number is not None for _, number, _ in lines):
         return {}
     lines = _once(lines, ended)
@@ -184,7 +184,7 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
 
 
 def _once(lines: Lines, ended: int) -> Lines:
-    """Return lines that several nodes print alike as one of each step."""
+    """Return one line per step where several nodes print the same lines."""
     copies = round(len(lines) / max(1, ended))
     groups = [lines[at : at + copies] for at in range(0, len(lines), max(1, copies))]
     alike = all(len({loss for *_, loss in group}) == 1 for group in groups)
@@ -192,6 +192,6 @@ def _once(lines: Lines, ended: int) -> Lines:
 
 
 def _at(begins: Begins, times: Sequence[int]) -> list[int]:
-    """Return the step under way at each time."""
+    """Return the step under way at each of the times."""
     since = [t_ns for t_ns, _ in begins]
     return [begins[max(bisect_right(since, t_ns) - 1, 0)][1] for t_ns in times]

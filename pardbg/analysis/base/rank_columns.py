@@ -1,4 +1,4 @@
-"""One table of all ranks as columns: for a thousand ranks a few array operations replace a loop."""
+"""One table of all ranks as columns: for a thousand ranks array operations replace a loop."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import numpy as np
 from pardbg.store.table import COLUMNS, Array, Table, beside
 
 MANY: Final = 64
-"""Minimum number of ranks whose rows of a table are searched for at once."""
+"""Minimum number of ranks for which a table's rows are searched for at once."""
 _MOST_ROWS: Final = 1 << 21
-"""Columns of longer tables are not copied: a store has them already."""
+"""Maximum number of rows whose columns are copied: a store has them already."""
 _CODES: Final = dict(COLUMNS)
 _LAST_STEP: Final = 0xFFFFFFFF
 _FEW: Final = 4
-"""Tables side by side below which each is searched by itself ..."""
+"""Number of tables side by side below which each is searched by itself."""
 _COMPARED: Final = 512
-"""... and rows, of many more of which a look at each takes longer than searches."""
+"""Number of rows above which comparing each row takes longer than searching."""
 _NONE: Final = np.empty(0, np.int64)
 Columns = dict[str, Array]
-"""Column -> values, one rank after the other; ``who``: the rank's place among the view's."""
+"""Column -> values of one rank after the other; ``who``: place of the rank in the view."""
 Side = Literal["left", "right"]
 
 
 class Joined:
-    """A table of several processes, one after the other. Valid until the store changes."""
+    """One table of several processes, concatenated. Valid until the store changes."""
 
     def __init__(self, tables: Sequence[Table], t_ns: int, grows: bool = False) -> None:
         self.tables = tables
         self._made_ns = t_ns
         self._grows = grows
-        """The next cursor finds other rows: whole columns are not worth the copying."""
+        """Whether the next cursor finds more rows, so that copying whole columns does not pay."""
         self._cols: Columns = {}
 
     @cached_property
     def sizes(self) -> Array:
-        """Return the number of rows per process."""
+        """Return the number of rows of each process."""
         return np.array([len(table) for table in self.tables], np.int64)
 
     @cached_property
@@ -53,18 +53,18 @@ class Joined:
 
     @cached_property
     def in_order(self) -> bool:
-        """Return whether all rows are in order of step."""
+        """Return whether all rows are sorted by step."""
         return all(table.step_sorted for table in self.tables)
 
     def kept_for(self, t_ns: int) -> bool:
-        """Return whether whole columns are joined and kept: for many ranks, from the second cursor
-        on. A report has one cursor, and a live run's tables grow between two."""
+        """Return whether whole columns are concatenated and kept: for many ranks, from the second
+        cursor on. A report has only one cursor, and a live run's tables grow between two."""
         if len(self.tables) < MANY or t_ns == self._made_ns or self._grows:
             return False
         return int(self.sizes.sum()) <= _MOST_ROWS
 
     def col(self, name: str) -> Array:
-        """Return one column of all rows."""
+        """Return one column over all rows."""
         return self._col(name, lambda table: table.col(name))
 
     def when(self) -> Array:
@@ -72,21 +72,21 @@ class Joined:
         return self._col("", lambda table: table.when)
 
     def before(self, t_ns: int | Array, side: Side) -> Array:
-        """Return the number of rows per process visible before ``t_ns`` (one time, or one per
-        process); with ``right`` up to it."""
+        """Return the number of rows of each process visible before ``t_ns`` (one time, or one per
+        process); with ``right`` up to and including it."""
         if len(self.tables) >= MANY and not self._grows:
             return self._search(self.when(), t_ns, side)
         return self._count(self.tables[0].when_name, t_ns, side) if self.tables else _NONE
 
     def steps_before(self, step: int, side: Side) -> Array:
-        """Return the number of rows per process with steps before ``step``; needs `in_order`."""
+        """Return each process's number of rows with steps before ``step``; needs `in_order`."""
         wanted = np.uint32(min(max(step, 0), _LAST_STEP))
         if len(self.tables) >= MANY and not self._grows:
             return self._search(self.col("step"), wanted, side)
         return self._count("step", wanted, side)
 
     def _count(self, name: str, wanted: Any, side: Side) -> Array:
-        """Return `searchsorted` within each process's rows, where they are."""
+        """Return `searchsorted` within each process's rows, in place."""
         left, found = np.broadcast_to(wanted, len(self.tables)), [_NONE]
         for part in beside(self.tables, [(0, len(table)) for table in self.tables]):
             values = part.col(name)
@@ -118,15 +118,15 @@ class Joined:
 
 
 class Rows:
-    """The rows of a table of all ranks that are visible at a cursor."""
+    """Visible rows of a table of all ranks, at a cursor."""
 
     def __init__(self, joined: Joined, t_ns: int) -> None:
         self._joined, self._kept = joined, joined.kept_for(t_ns)
         self.counts = joined.before(t_ns, "right")
-        """Of each rank."""
+        """Number of visible rows of each rank."""
 
     def before(self, t_ns: int | Array, side: Side = "left") -> Array:
-        """Return the number of rows per rank visible before ``t_ns``; with ``right`` up to it."""
+        """Return each rank's number of rows visible before ``t_ns``; with ``right`` up to it."""
         return np.minimum(self._joined.before(t_ns, side), self.counts)
 
     def newest(self, name: str) -> Array:
@@ -141,7 +141,7 @@ class Rows:
         return found
 
     def _last(self, name: str, of: Callable[[Table], Array]) -> tuple[Array, Array]:
-        """Return which ranks have rows, and what is in their newest."""
+        """Return (places of ranks with rows, value in the newest row of each)."""
         joined, some = self._joined, np.flatnonzero(self.counts)
         last = self.counts[some] - 1
         if self._kept:
@@ -150,7 +150,7 @@ class Rows:
         return some, np.array([of(joined.tables[at])[row] for at, row in pairs], np.int64)
 
     def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
-        """Return columns of each rank's rows between its begin and its end."""
+        """Return columns of each rank's rows from its begin up to its end."""
         lengths = np.maximum((self.counts if ends is None else ends) - begins, 0)
         columns = {"who": np.repeat(np.arange(len(lengths)), lengths)}
         if self._kept:

@@ -12,7 +12,7 @@ from pardbg.store.store import NEXT_PART, PART, Store
 from pardbg_agent.wire import NOTE_ATTACHED
 
 _LAUNCHERS = ("python", "torchrun")
-"""Names that say how a program was started, not what it is."""
+"""Names that say how a program was started, not which one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +22,24 @@ class RunInfo:
     argv: tuple[str, ...]
     t0_ns: int
     wall_ns: int
-    """Wall clock (epoch ns) at t0_ns."""
+    """Wall clock at t0_ns, in ns since the epoch."""
     exit_code: int | None
     num_hosts: int
     backend: str
     truncated: bool
-    """The session file ends without its summary."""
+    """Whether the session file ends without its summary."""
     part: tuple[int, str] = (1, "")
-    """Which file of a recording in several this is, and in which it goes on."""
+    """(number of this file in a recording of several, name of the next file)"""
     rehearsed: bool = False
-    """Times count events, and values are arbitrary."""
+    """Whether the session is a rehearsal: times count events, and values are arbitrary."""
     attached: bool = False
-    """Ranks were there before the run: steps and ops are numbered from where the agent entered."""
+    """Whether the agent was attached to running ranks: steps and ops count from that moment."""
     times: Times = ""
-    """Whose clock the times are; ``host``: of a run on a device."""
+    """Clock of the times; ``host``: a run on a device with the host's times."""
     hooks: str = ""
-    """How ranks see ops: ``native`` (C++), ``dispatcher`` (Python), or both; empty: not known."""
+    """Kinds of hooks: ``native`` (C++), ``dispatcher`` (Python), or both; empty: not known."""
     world_size: int = 0
-    """Number of ranks that the job has by their own word; 0: none has told it."""
+    """Number of ranks of the job as reported by ranks; 0: not known."""
 
 
 def rehearsed(view: View) -> bool:
@@ -48,7 +48,7 @@ def rehearsed(view: View) -> bool:
 
 
 def launcher(view: View) -> str:
-    """Return the name of the launcher that ends the ranks when one fails."""
+    """Return the name of the launcher, which ends all ranks when one fails."""
     words = " ".join(fields.texts(view.store.run, "argv"))
     known = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
     return "torchrun" if any(name in words for name in known) else "its launcher"
@@ -80,7 +80,7 @@ def run_info(view: View) -> RunInfo:
 
 
 def _part(view: View) -> tuple[int, str]:
-    """Return (number of the recorded file, of the next); a live viewer has all in one store."""
+    """Return (number of this file, name of the next); a live viewer has all in one store."""
     notes = view.store.notes
     number, following = notes.get(PART), notes.get(NEXT_PART)
     if view.store.live:
@@ -121,7 +121,7 @@ def lines(
 ) -> tuple[OutputLine, ...]:
     """Return the last ``limit`` output lines up to ``t_ns`` (None: all), oldest first.
 
-    ``contains`` keeps lines with that text in any case; ``rank`` those known to be the rank's.
+    ``contains`` keeps lines with that text in any case; ``rank`` keeps that rank's lines.
     """
     wanted = contains.lower() if contains else None
     found: list[OutputLine] = []

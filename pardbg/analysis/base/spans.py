@@ -24,27 +24,27 @@ _DEPTH: Final = 16
 
 
 class Span(NamedTuple):
-    """A user's span (``pardbg_agent.span``)."""
+    """A span that the user marked (``pardbg_agent.span``)."""
 
     t0_ns: int
     t1_ns: int | None
-    """None: has not ended at the cursor."""
+    """End of the span; None: it has not ended at the cursor."""
     name: str
     part: int
     parts: int
-    """``part`` of ``parts``, from 1; 0: the program did not say."""
+    """Number of the part among ``parts``, from 1; 0: not given."""
     chunk: int
-    """From 0; -1: the program did not say."""
+    """Number of the chunk, from 0; -1: not given."""
 
     @property
     def text(self) -> str:
-        """Return text such as ``reduce-scatter 2/6 c1``."""
+        """Return the span in words, such as ``reduce-scatter 2/6 c1``."""
         place = f" {self.part}/{self.parts}" if self.parts > 0 else ""
         return f"{self.name}{place}{f' c{self.chunk}' if self.chunk >= 0 else ''}"
 
 
 class Record(NamedTuple):
-    """A row of a table, with its time and flags."""
+    """A row of a table: its name, time and flags."""
 
     name_id: int
     t0_ns: int
@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
 
 def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
-    """Return the innermost span of a rank around each time. Times may be in any order."""
+    """Return the innermost span of a rank around each of the times, given in any order."""
     process = view.ranks.get(rank)
     if process is None or not times:
         return [None] * len(times)
@@ -65,7 +65,7 @@ def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
 
 
 def open_span(view: View, rank: int) -> Span | None:
-    """Return the innermost span that the rank is in at the cursor."""
+    """Return the innermost span that the rank is in at the cursor; None: in none."""
     return enclosing(view, rank, [view.t_ns])[0]
 
 
@@ -78,7 +78,7 @@ def _innermost(spans: Sequence[Span], begins: Sequence[int], t_ns: int) -> Span 
 
 
 def _spans(view: View, process: Process, since_ns: int) -> list[Span]:
-    """Return the spans that had not ended before a time."""
+    """Return the spans that had not ended before ``since_ns``."""
     table, visible = view.rows(process, "span")
     if not visible and not view.visible(process, "span_begin"):
         return []  # most programs have none, and this is asked for each rank and frame
@@ -107,7 +107,7 @@ def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list
 def records(
     view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
 ) -> list[Record]:
-    """Return a table's records, of these names or any, in a window that ended at the cursor."""
+    """Return a table's records in a window that ended at the cursor, of these names or any."""
     found = _touching(view, process, name, window)
     if names is None:
         return found
@@ -136,7 +136,7 @@ def _known(view: View) -> dict[tuple[str, str, Interval], list[Record]]:
 
 
 def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]) -> None:
-    """Read what `records` will be asked for, a window per rank: of all at once it is faster."""
+    """Read the records `records` will need, a window per rank: faster for all ranks at once."""
     if len(windows) < MANY:
         return
     known = _known(view)
@@ -161,14 +161,14 @@ def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]
 def stretches(
     view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
 ) -> list[Interval]:
-    """Return the merged intervals of such records within the window."""
+    """Return the merged intervals of records with these names within the window."""
     found = records(view, process, name, window, names)
     return union(clip(((record.t0_ns, record.t1_ns) for record in found), *window))
 
 
 def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
-    """Return stretches around the window in which the host waited for p2p ops, merged. What a host
-    waits for says nothing about its device: none, where times are the device's."""
+    """Return merged stretches around the window in which the host waited for point-to-point ops;
+    empty where times are the device's, about which the host's waits say nothing."""
     process = None if times(view) == "device" else view.ranks.get(rank)
     waits = [] if process is None else records(view, process, "wait", window)
     return union((record.t0_ns, record.t1_ns) for record in waits if record.flags & _P2P)

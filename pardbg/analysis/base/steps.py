@@ -25,21 +25,21 @@ from pardbg_agent import wire
 class StepRow:
     step: int
     duration_ns: int
-    """Longest over ranks."""
+    """Longest duration over ranks, in ns."""
     loss: float | None
     phases: Mapping[str, int]
-    """Mean ns per phase over ranks."""
+    """Phase -> mean time over ranks, in ns."""
 
 
 LAST: Final = 64
 _STEPPED: Final = ("step", "phase", "action")
-"""Tables whose newest row says which step a rank is in."""
+"""Tables whose newest row tells which step a rank is in."""
 _INFERRED: Final = int(wire.Flag.INFERRED)
 _PLACE: Final = 0xFFFFFFFF
 
 
 def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
-    """Return (step, t0, t1) of a process's last ended steps."""
+    """Return (step, t0, t1) of the last ``number`` ended steps of a process; None: of all."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     columns = (table.col(c)[lo:visible].tolist() for c in ("step", "t0_ns", "t1_ns"))
@@ -48,7 +48,7 @@ def last_step_rows(view: View, process: Process, number: int | None) -> list[tup
 
 @per_view
 def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
-    """Return the last steps that ended on every rank that counts steps; all of the run for None."""
+    """Return the last steps that ended on every rank that counts steps; for None all steps."""
     counts = view.all("step").counts
     begins = np.maximum(counts - (last + 8), 0) if last is not None else np.zeros_like(counts)
     ended = _Ended(view.all("step").take(("step", "t0_ns", "t1_ns"), begins))
@@ -66,7 +66,7 @@ def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
 
 
 class _Ended:
-    """Ends of steps on all ranks; the last end of a step that a rank ended twice."""
+    """Ends of steps on all ranks; for a step that a rank ended twice, the later end."""
 
     def __init__(self, rows: Columns) -> None:
         keys = rows["step"].astype(np.int64) << 32 | rows["who"]
@@ -89,7 +89,7 @@ class _Ended:
         return dict(zip(self.steps.tolist(), self._counts.tolist(), strict=True))
 
     def longest(self, view: View, steps: Sequence[int]) -> dict[int, int]:
-        """Return step -> longest duration over ranks without holds, in ns."""
+        """Return step -> longest duration over ranks, without holds, in ns."""
         if not was_held(view, 0, view.t_ns):
             most = np.maximum.reduceat(self.ends - self.begins, self._first)
             return dict(zip(self.steps.tolist(), most.tolist(), strict=True))
@@ -102,7 +102,7 @@ class _Ended:
         return found
 
     def window(self, steps: Array, places: Array) -> tuple[Array, Array]:
-        """Return (begin, end) of each rank's step; (0, 0) for a step that has not ended."""
+        """Return (begins, ends) of the ranks' steps in ns; (0, 0) for a step that has not ended."""
         wanted = steps.astype(np.int64) << 32 | places
         at = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         has = self.keys[at] == wanted
@@ -170,8 +170,8 @@ def _sum_phases(
 
 
 def _not_plain(view: View, rows: Columns) -> list[int]:
-    """Return the places of ranks whose phases need more than clipping to the step: phases nest (by
-    more than the clock was told anew), contain waits for their input, or the debugger held one."""
+    """Return the places of ranks whose phases need more than clipping to the step: nested phases
+    (beyond the clock's corrections), phases that contain waits for their input, or held ranks."""
     since_ns = int(rows["t0_ns"].min())
     if was_held(view, since_ns, int(rows["t1_ns"].max())):
         odd: Array = rows["who"]
@@ -212,9 +212,9 @@ def _own_time(view: View, place: int, rows: Columns, begins: Array, inside: Arra
 def _enclosed(
     named: Mapping[int, str], columns: Sequence[Sequence[int]]
 ) -> dict[str, list[Interval]]:
-    """Return phase -> time in it that belongs to others: forward, backward and data of a closure
-    inside the optimizer's step(), data that a schedule or a forward loads, forwards recomputed in a
-    backward. The rest of a schedule's run is its own."""
+    """Return phase -> time in it that belongs to other phases: forward, backward and data of a
+    closure inside the optimizer's step(), data loaded by a schedule or a forward, forwards
+    recomputed in a backward. The rest of a schedule's run is its own."""
     _, name_ids, begins, ends, _ = columns
     spans = sorted(zip(begins, ends, strict=True))
     if all(end <= following for (_, end), (following, _) in pairwise(spans)):
@@ -232,7 +232,7 @@ def _enclosed(
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
     """Return the newest step under way on any rank at the cursor. Ops count only if nothing else
-    has a step: ops after the last step belong to none, whatever number their records have."""
+    has a step: ops after the last step belong to no step, whatever number their records have."""
     stated = [
         stated_step(states[p.proc]) for p in view.ranks.values()
         if p.proc in states and view.proc_end(p) is None

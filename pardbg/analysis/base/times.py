@@ -1,4 +1,4 @@
-"""The clock of a run's times.
+"""Clock of a run's times: the devices' or the host's.
 
 On an accelerator the host only queues work and runs ahead of it: hosts issue ops in another order
 than devices reach them, and a span is a launch, not a computation. Without the device's own times
@@ -14,8 +14,8 @@ from pardbg.events import fields
 from pardbg.store.process import Process
 
 Times = Literal["", "host", "device"]
-"""``device``: times of the devices that the run computes on. ``host``: of such a run, but of its
-launches. Empty: the host computes, so its times are the run's."""
+"""Clock of the run's times. ``device``: of the devices that the run computes on; ``host``: of such
+a run's launches; empty: the host computes, so its times are the run's."""
 
 
 def device(process: Process) -> str:
@@ -26,8 +26,8 @@ def device(process: Process) -> str:
 
 @per_view
 def times(view: View) -> Times:
-    """Return whose the run's times are: a single rank on a device without times of its own makes
-    them the host's, since a figure over ranks never mixes two clocks."""
+    """Return the clock of the run's times: one rank on a device without times of its own makes it
+    the host's, since a figure over ranks never mixes two clocks."""
     on_device = [process for process in view.ranks.values() if device(process)]
     if not on_device:
         return ""
@@ -35,8 +35,8 @@ def times(view: View) -> Times:
 
 
 def _timed(view: View, process: Process) -> bool:
-    """Return whether its rows have the device's times. At level summary they have the host's, also
-    around the moments of a run that are recorded in full."""
+    """Return whether the process's rows have device times. At level summary they have the host's,
+    also around moments that are recorded in full."""
     tables = [process.table(name).when for name in ("step", "action")]
     since = min((int(when[0]) for when in tables if len(when)), default=view.now_ns)
     return process.device_times.seen and not process.unrecorded_since(since, view.now_ns)
