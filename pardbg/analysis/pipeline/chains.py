@@ -1,12 +1,12 @@
-"""Pipelines that a program runs with sends and receives of its own, seen in what it does.
+"""Pipelines that a program runs with sends and receives of its own, recognized by their messages.
 
-There is no plan and no stage. Each rank has backward phases, and messages before and after them.
-Ranks are a pipeline where their messages form a line and each microbatch passes it: its k-th
-message down the line is there before the k-th backward of the receiver, its k-th message back is
-sent after the sender's k-th backward and is there before the receiver's. Rings (ring attention, a
+Such a pipeline has no plan and no stage. Each rank has backward phases, with messages before and
+after them. Ranks are a pipeline if their messages form a line that each microbatch passes: its k-th
+message down the line arrives before the k-th backward of the receiver; its k-th message back is
+sent after the sender's k-th backward and arrives before the receiver's. Rings (ring attention, a
 ring all-reduce), parameter servers and interleaved stages do not do that.
 
-A forward is what lies between the arrival of its input and the send of its output, without waits.
+A forward is the time between the arrival of its input and the send of its output, without waits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pardbg_agent import wire
 _SEND = int(wire.Flag.SEND)
 _P2P = int(wire.Flag.P2P)
 _EDGES = ("backward", "data", "optimizer")
-"""Phases that are no forward; one that is inferred lies around all others."""
+"""Phases that are no forward; an inferred one lies around all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Ranks in the order in which a microbatch passes them."""
+    """Ranks of a pipeline without a schedule, in the order in which a microbatch passes them."""
 
     ranks: tuple[int, ...]
     num_microbatches: int
@@ -40,26 +40,26 @@ class Chain:
 
 @dataclass(slots=True)
 class _Seen:
-    """What one rank did in one step."""
+    """Messages and phases of one rank in one step."""
 
     sends: dict[int, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """Peer -> issues, in order."""
+    """Peer -> issues of sends, in order."""
     receives: dict[int, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """Peer -> (posted, there and waited for), in order of posting."""
+    """Peer -> (time of posting, time of arrival and wait), in order of posting."""
     backward: list[Interval] = field(default_factory=list)
     begin: int = 0
-    """The first thing that was seen, or the end of the step before."""
+    """Time of the first record of the step, or the end of the step before, in ns."""
     cuts: list[Interval] = field(default_factory=list)
-    """Messages, waits and other phases, which are no compute of a forward; in order and apart."""
+    """Messages, waits and other phases, no compute of a forward; in order and disjoint."""
 
 
 def chains(view: View) -> tuple[Chain, ...]:
-    """The pipelines of the run that no schedule object tells of; empty where there are none."""
+    """Return the run's pipelines without a schedule object; empty if there are none."""
     return _found(view)[0]
 
 
 def why_none(view: View) -> str:
-    """Why ranks that pass messages are not taken for a pipeline; empty where none do."""
+    """Return why ranks that pass messages are not a pipeline; empty if no ranks do."""
     return _found(view)[1]
 
 
@@ -134,13 +134,13 @@ def _see(view: View, process: Process, step: int) -> _Seen:
 
 
 def _ended_ns(view: View, process: Process, step: int) -> int:
-    """Return when a step ended, in ns; 0 where that was not seen."""
+    """Return when a step ended, in ns; 0 if its end was not recorded."""
     table, rows = view.step_rows(process, "step", step)
     return int(table.col("t1_ns")[rows[-1]]) if len(rows) else 0
 
 
 def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Interval]:
-    """(group id, seq) -> the wait for a p2p op of the step."""
+    """Return (group id, seq) -> interval of the wait for a point-to-point op of the step."""
     table, rows = view.step_rows(process, "wait", step)
     rows = rows[(table.col("flags")[rows] & _P2P) != 0]
     waits = table.tuples(rows, "group_id", "seq", "t0_ns", "t1_ns")
@@ -148,7 +148,7 @@ def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Int
 
 
 def completions(view: View, process: Process, step: int) -> dict[tuple[int, int], int]:
-    """Return (group id, seq) -> completion of a process's p2p ops that were issued in a step."""
+    """Return (group id, seq) -> completion of point-to-point ops issued in a step, in ns."""
     table, rows = view.step_rows(process, "done_p2p", step)
     return {(group, seq): t1 for group, seq, t1 in table.tuples(rows, "group_id", "seq", "t1_ns")}
 
@@ -157,7 +157,7 @@ def completions(view: View, process: Process, step: int) -> dict[tuple[int, int]
 
 
 def _connected(seen: Mapping[int, _Seen]) -> list[list[int]]:
-    """Ranks that pass messages to each other, in groups."""
+    """Return the groups of ranks that pass messages to each other."""
     left = {rank for rank, one in seen.items() if one.sends or one.receives}
     groups = []
     while left:
@@ -174,7 +174,7 @@ def _connected(seen: Mapping[int, _Seen]) -> list[list[int]]:
 
 
 def _order(seen: Mapping[int, _Seen], ranks: Sequence[int]) -> tuple[tuple[int, ...], str]:
-    """(the line they form, or why they are no pipeline)"""
+    """Return (line that the ranks form, why they are no pipeline); one of the two is empty."""
     said = words.ranks_text(ranks)
     counts = {len(seen[rank].backward) for rank in ranks}
     if 0 in counts:
@@ -205,7 +205,7 @@ def _line(seen: Mapping[int, _Seen], ranks: Sequence[int]) -> list[int]:
 
 
 def _passes(before: _Seen, behind: _Seen, a: int, b: int) -> bool:
-    """Each microbatch goes from a to b ahead of b's backward, and its gradient back after it."""
+    """Return whether each microbatch reaches b before b's backward, its gradient a after it."""
     number = len(before.backward)
     there = _each(behind.receives.get(a, []), number)
     back, sent = _each(before.receives.get(b, []), number), _each(behind.sends.get(a, []), number)
@@ -220,7 +220,7 @@ def _passes(before: _Seen, behind: _Seen, a: int, b: int) -> bool:
 
 
 def _each(messages: Sequence[Interval], number: int) -> list[Sequence[Interval]]:
-    """The messages of each microbatch; empty where they do not divide."""
+    """Return the messages of each microbatch; empty if their number is no multiple."""
     if not number or not messages or len(messages) % number:
         return []
     size = len(messages) // number
@@ -231,7 +231,7 @@ def _each(messages: Sequence[Interval], number: int) -> list[Sequence[Interval]]
 
 
 def chain_spans(view: View, chain: Chain, rank: int, step: int) -> list[ActionSpan]:
-    """The rank's ended forwards and backwards of a step, by begin; the k-th is microbatch k."""
+    """Return the rank's ended forwards and backwards, by begin; the k-th is microbatch k."""
     process = view.ranks.get(rank)
     if process is None:
         return []
@@ -244,8 +244,8 @@ def chain_spans(view: View, chain: Chain, rank: int, step: int) -> list[ActionSp
 
 
 def _forwards(seen: _Seen, chain: Chain, stage: int) -> list[tuple[int, Interval]]:
-    """(microbatch, time) of those whose begin and end were seen; that of the very first forward of
-    a run was not, where nothing came before it."""
+    """Return (microbatch, interval) of forwards whose begin and end were seen; a run's very first
+    forward has no known begin, as nothing came before it."""
     last = stage == len(chain.ranks) - 1
     sends = [] if last else seen.sends.get(chain.ranks[stage + 1], [])
     if stage == 0:
@@ -269,18 +269,18 @@ _NEVER = 1 << 62
 
 
 def _size(seen: _Seen, messages: Sequence[Interval], chain: Chain) -> int:
-    """Messages of one microbatch."""
+    """Return the number of messages of one microbatch."""
     return len(messages) // chain.num_microbatches if len(seen.backward) else 1
 
 
 def _next(spans: Sequence[Interval], t_ns: int) -> int:
-    """Begin of the first span from a time on."""
+    """Return the begin of the first span at or after a time, in ns."""
     at = bisect_left(spans, t_ns, key=lambda span: span[0])
     return spans[at][0] if at < len(spans) else _NEVER
 
 
 def _before(seen: _Seen, t_ns: int) -> Interval:
-    """From the end of what came before to the send of an output."""
+    """Return the interval from the end of the preceding activity to the send of an output."""
     at = bisect_right(seen.cuts, t_ns - 1, key=lambda cut: cut[0])
     begin = seen.cuts[at - 1][1] if at else seen.begin
     return min(begin, t_ns), t_ns

@@ -1,9 +1,9 @@
-"""The critical path: the chain of actions across ranks that a pipeline step's length rests on.
+"""Critical path: the chain of actions across ranks that determines a pipeline step's length.
 
 From the last action back: the predecessor of an action is the later one of the action before it on
 its rank and the action of another rank whose tensor it needs. The gap between the two is the
-tensor's way, or the host's. Compute, ways and host time of the path add up to the window exactly;
-make any other action faster and the step takes as long as before.
+tensor's transfer, or the host's time. Compute, transfers and host time of the path add up to the
+window exactly; if any other action were faster, the step would take as long as before.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Way = Literal["tensor", "host", "begin"]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One action of the path."""
+    """An action on the critical path."""
 
     rank: int
     action: str
     t0_ns: int
     t1_ns: int
     gap_ns: int
-    """Gap to the predecessor on the path."""
+    """Gap to the predecessor on the path, in ns."""
     way: Way
-    """What the gap is: a tensor on its way from another rank, the host, or the step's begin."""
+    """Cause of the gap: a tensor's transfer from another rank, the host, or the step's begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CriticalPath:
 
     step: int
     links: tuple[Link, ...]
-    """In order of time."""
+    """Actions of the path, in order of time."""
     compute_ns: int
     tensor_ns: int
     host_ns: int
@@ -52,7 +52,7 @@ class CriticalPath:
         return self.compute_ns + self.tensor_ns + self.host_ns
 
     def by_rank(self) -> dict[int, int]:
-        """Return rank -> its compute on the path, ns."""
+        """Return rank -> its compute time on the path, in ns."""
         found: dict[int, int] = defaultdict(int)
         for link in self.links:
             found[link.rank] += link.t1_ns - link.t0_ns
@@ -60,7 +60,7 @@ class CriticalPath:
 
     @property
     def hops(self) -> int:
-        """Return how often the path changes ranks."""
+        """Return the number of times that the path changes ranks."""
         return sum(link.way == "tensor" for link in self.links)
 
     @property
@@ -69,7 +69,7 @@ class CriticalPath:
 
 
 def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
-    """Return the path of a complete step; None for one that is not."""
+    """Return the critical path of a complete step; None for an incomplete one."""
     if not step.complete:
         return None
     rows = {
@@ -107,7 +107,7 @@ def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
 
 
 def _unlaunched_ns(step: PipelineStep, links: Sequence[Link]) -> int:
-    """Return the time in which tensors were there, and the host had launched nothing."""
+    """Return the time in which tensors had arrived but hosts had launched nothing, in ns."""
     late = {
         row.rank: [(idle.t0_ns, idle.t1_ns) for idle in row.idles if idle.cause == "launch"]
         for row in step.ranks
@@ -120,7 +120,7 @@ def _unlaunched_ns(step: PipelineStep, links: Sequence[Link]) -> int:
 def _predecessor(
     action: ActionSpan, own: ActionSpan | None, by_text: Mapping[str, ActionSpan], num_stages: int
 ) -> tuple[ActionSpan | None, Way]:
-    """Return an action's predecessor, and what the gap to it is."""
+    """Return (predecessor of an action, kind of the gap to it); (None, ``begin``): it has none."""
     needed = source(action.text, num_stages, by_text)
     made = by_text[needed] if needed is not None else None
     if made is not None and (made.rank == action.rank or _end(made) > action.t0_ns):
@@ -136,21 +136,21 @@ def _end(action: ActionSpan) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchWait:
-    """An action that waited for one of another rank, step after step."""
+    """An action that waits for an action of another rank in most steps."""
 
     rank: int
     action: str
-    """The action that waited, ``0B0``."""
+    """Action that waited, ``0B0``."""
     producer: str
-    """The action that it waited for, ``1B0``."""
+    """Action that it waited for, ``1B0``."""
     producer_rank: int
     wait_ns: int
-    """Median over the steps in which it waited."""
+    """Median wait over the steps in which the action waited, in ns."""
     num_steps: int
 
 
 def microbatch_waits(steps: Sequence[PipelineStep]) -> tuple[MicrobatchWait, ...]:
-    """Return the waits that occur in half of the steps or more, the longest first."""
+    """Return the waits that occur in at least half of the steps, the longest first."""
     found: dict[tuple[int, str, str, int], list[int]] = defaultdict(list)
     for step in steps:
         for row in step.ranks:

@@ -1,4 +1,4 @@
-"""Idle time of a pipeline's ranks, split by cause without remainder."""
+"""Idle time of a pipeline's ranks, split completely by cause."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from pardbg_agent import wire
 
 
 class Call(NamedTuple):
-    """The host's time inside a call that issues a send or a receive."""
+    """Host time inside a call that issues a send or a receive."""
 
     t0_ns: int
     t1_ns: int
     producer: str
-    """The action whose output moves."""
+    """Action whose output the call moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The observations by which one rank's idle time is split."""
+    """Observations by which one rank's idle time is split."""
 
     rank: int
     num_stages: int
     ended: Mapping[str, tuple[int | None, int]]
-    """Action -> (end or None while it runs, rank), over all ranks."""
+    """Action -> (end in ns, None while it runs; rank), over all ranks."""
     stage_rank: Mapping[int, int]
     waits: Sequence[Interval] = ()
-    """Waits of the host for p2p ops, in order and apart from each other."""
+    """Waits of the host for point-to-point ops, in order and disjoint."""
     receives: Mapping[tuple[str, int, int], Sequence[tuple[int, int | None]]] = field(
         default_factory=dict
     )
-    """(F, B or "", stage, microbatch) -> (issued, completed or None) of receives so labelled."""
+    """(F, B or "", stage, microbatch) -> (issued, completed or None) of labelled receives."""
     calls: Sequence[Call] = ()
-    """By begin."""
+    """Calls that issue sends or receives, by begin."""
     host_bound: Sequence[Interval] = ()
     """Stretches in which the device had nothing queued."""
 
 
 def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interval]:
-    """Return the union of the compute actions; a running one counts up to the window's end."""
+    """Return the union of the compute actions; a running one ends at the window's end."""
     return union(
         (s.t0_ns, s.t1_ns if s.t1_ns is not None else window_end)
         for s in spans
@@ -60,7 +60,7 @@ def split(
 ) -> tuple[Idle, ...]:
     """Return the idle stretches of one rank in the window. busy + idle == window, exactly.
 
-    ``upcoming``: the planned action after the last one that has begun, in a step under way.
+    ``upcoming``: in a step under way, the planned action after the last one that has begun.
     """
     begin, end = window
     busy = clip(busy_intervals(spans, end), begin, end)
@@ -81,7 +81,7 @@ def split(
 
 
 def _launched_late(evidence: Evidence, idles: Iterable[Idle]) -> Iterator[Idle]:
-    """Take from idle time that has no other cause what the device had nothing queued in."""
+    """Yield the idle stretches, those in which the device had nothing queued as ``launch``."""
     if not evidence.host_bound:
         yield from idles
         return
@@ -123,7 +123,7 @@ def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
     """Split a stretch without a wait: communication inside a call that sends a tensor, or receives
     one that exists by then; host elsewhere.
 
-    A receive posted before its tensor exists waits for nothing, so its call is the host's.
+    A receive posted before its tensor exists waits for nothing, so its call is the host's time.
     """
     idles = []
     at = begin
@@ -151,9 +151,9 @@ def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
 def _producer(
     evidence: Evidence, action: str | None, begin: int, end: int, running: bool
 ) -> tuple[str | None, int | None, int]:
-    """Return (producer, its rank, when it was done within the gap).
+    """Return (producer of the action's input, its rank, its end within the gap in ns).
 
-    A rank never waits for a producer of its own: it was idle for another reason.
+    A rank never waits for a producer of its own: then it was idle for another reason.
     """
     needed = producer(action, evidence.num_stages) if action is not None else None
     if needed is None:
@@ -174,7 +174,7 @@ def _producer(
 
 
 def _either(evidence: Evidence, action: str) -> str:
-    """Return the form of an action that has run: an I gives the gradient that a B would."""
+    """Return the form of an action that has run: an I gives the same gradient as a B."""
     other = twin(action)
     if other is None or action in evidence.ended or other not in evidence.ended:
         return action
@@ -182,14 +182,14 @@ def _either(evidence: Evidence, action: str) -> str:
 
 
 def _waits(evidence: Evidence, begin: int, end: int) -> Sequence[Interval]:
-    """Return the waits that touch [begin, end]; few of a step's do."""
+    """Return the waits that touch [begin, end]."""
     lo = bisect_left(evidence.waits, begin, key=lambda wait: wait[1])
     hi = bisect_left(evidence.waits, end, key=lambda wait: wait[0])
     return evidence.waits[lo:hi]
 
 
 def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interval]:
-    """Return the stretch in which the receive of the action's input was under way."""
+    """Return the stretch in which the receive of the action's input was under way; or empty."""
     parsed = parse(action) if action is not None else None
     if parsed is None:
         return []
@@ -203,11 +203,11 @@ def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interva
 
 
 Receives = dict[tuple[str, int, int], list[tuple[int, int | None]]]
-"""(F, B or "" where the op does not say, stage, microbatch) -> (issued, completed or None)"""
+"""(F, B or "" for an unlabelled op, stage, microbatch) -> (issued, completed or None), in ns"""
 
 
 def receives(view: View, rank: int, step: int) -> Receives:
-    """Return the step's receives that have a pipeline's label."""
+    """Return the receives of a step that have a pipeline's label."""
     process = view.ranks.get(rank)
     if process is None:
         return {}
@@ -227,7 +227,7 @@ def receives(view: View, rank: int, step: int) -> Receives:
 
 
 def calls(view: View, rank: int, step: int, num_stages: int) -> list[Call]:
-    """Return the step's calls that issue a labelled send or receive, by begin."""
+    """Return the calls of a step that issue a labelled send or receive, by begin."""
     process = view.ranks.get(rank)
     if process is None:
         return []

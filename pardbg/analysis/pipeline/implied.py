@@ -1,7 +1,7 @@
-"""What a plan implies: its actions in time, and its bubble.
+"""Schedule implied by a plan: its actions in time, and its bubble.
 
-The plan is a list of actions per rank; run with the mean durations measured in a step and with
-free communication it becomes comparable with what ran. That is the *implied* schedule.
+The plan is a list of actions per rank; run with the mean durations measured in a step and with free
+communication it becomes comparable with the actual step. That is the *implied* schedule.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pardbg.analysis.pipeline.play import compute_plan, simulate
 from pardbg.analysis.pipeline.values import ActionSpan, PipelineStep, PipelineView
 
 _UNKNOWN_NS = 1e6
-"""ns drawn for an action that has not been measured: it only has to be visible."""
+"""Duration drawn for an action that has not been measured, in ns: large enough to be visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A planned action, ns from the step's begin."""
+    """A planned action, in ns from the step's begin."""
 
     text: str
     stage: int
@@ -40,17 +40,17 @@ class ScheduleDetail:
     """The drawn step beside its plan."""
 
     boxes: Mapping[int, tuple[Planned, ...]]
-    """rank -> its plan in time."""
+    """rank -> planned actions in time."""
     path: CriticalPath | None
-    """Critical path of the last complete step; None before the first."""
+    """Critical path of the last complete step; None before there is one."""
     in_flight: Mapping[int, tuple[tuple[int, int], ...]]
-    """rank -> (t_ns, microbatches forwarded and not yet backwarded) at each change."""
+    """rank -> (t_ns, microbatches forwarded and not yet backwarded), at each change."""
     last_in_flight: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """The same of the last complete step."""
+    """``in_flight`` of the last complete step."""
 
 
 def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
-    """Return the detail of the step at the cursor; None: no action of a pipeline has run."""
+    """Return the detail of the step at the cursor; None: no pipeline action has run."""
     step = (view.step or view.last_complete) if view is not None else None
     if view is None or step is None:
         return None
@@ -68,7 +68,7 @@ def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
 
 
 def mean_durations(step: PipelineStep) -> dict[tuple[int, str], float]:
-    """Return mean ns per (stage, kind), and per (-1, kind) over all stages."""
+    """Return mean ns by (stage, kind), and by (-1, kind) over all stages."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for rank in step.ranks:
         for action in rank.actions:
@@ -83,7 +83,7 @@ def mean_durations(step: PipelineStep) -> dict[tuple[int, str], float]:
 def lay_out(
     step: PipelineStep, measured: PipelineStep, num_stages: int
 ) -> Mapping[int, tuple[Planned, ...]]:
-    """Return the step's plan in time, with ``measured``'s durations; per rank, in order."""
+    """Return rank -> the step's plan in time, with ``measured``'s mean durations, in order."""
     plans = tuple((rank.rank, rank.plan) for rank in step.ranks)
     return _lay_out(plans, num_stages, tuple(sorted(mean_durations(measured).items())))
 
@@ -111,7 +111,7 @@ def _lay_out(
 def _in_order(
     order: Mapping[int, Sequence[str]],
 ) -> Mapping[int, tuple[tuple[str, float, float], ...]]:
-    """Lay a plan that cannot run (a partial one) out by its order alone."""
+    """Return an incomplete plan, which cannot be simulated, laid out by its order alone."""
     return {
         rank: tuple((text, at * _UNKNOWN_NS, (at + 1) * _UNKNOWN_NS) for at, text in enumerate(row))
         for rank, row in order.items()
@@ -124,7 +124,7 @@ def _planned(text: str, t0_ns: float, t1_ns: float) -> Planned:
 
 
 def makespan(boxes: Mapping[int, Sequence[Planned]]) -> float:
-    """Return ns from the first planned begin to the last planned end."""
+    """Return the time from the first planned begin to the last planned end, in ns."""
     return max((row[-1].t1_ns for row in boxes.values() if row), default=0.0)
 
 
@@ -135,7 +135,7 @@ _LOOPED = ("interleaved1f1b", "loopedbfs")
 
 
 def schedule_name(name: str) -> str:
-    """Return ``Schedule1F1B``, and a framework's ``Megatron 1F1B``, as ``1f1b``."""
+    """Return ``1f1b`` for ``Schedule1F1B`` or a framework's ``Megatron 1F1B``."""
     return (
         name.lower().rpartition(" ")[2].removeprefix("schedule").replace("_", "").replace("-", "")
     )
@@ -158,7 +158,7 @@ def bound_fraction(layout: Layout) -> float | None:
 
 def implied_fraction(layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]) -> float | None:
     """Return the bubble of the plan with the measured mean durations per (stage, kind) and free
-    communication; None while a duration is missing."""
+    communication; None if a duration is missing."""
     if not layout.planned:
         return None
     measured: dict[tuple[int, str], list[int]] = {}
@@ -178,10 +178,10 @@ def implied_fraction(layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]) -
 
 
 def own_times(row: Sequence[ActionSpan]) -> list[tuple[ActionSpan, int]]:
-    """Return each finished compute action with its ns.
+    """Return each finished compute action with its own time in ns.
 
-    Of two that overlap (a pair of DualPipeV with a function of its own) the later one counts from
-    the end of the earlier, so that the sum is the time the rank was busy.
+    If two overlap (a pair of DualPipeV with a function of its own), the later one counts from the
+    end of the earlier, so that the sum is the time the rank was busy.
     """
     times: list[tuple[ActionSpan, int]] = []
     free = 0

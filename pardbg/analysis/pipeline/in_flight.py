@@ -17,10 +17,10 @@ from pardbg.analysis.pipeline.values import ActionSpan, PipelineRank, PipelineSt
 
 
 def changes(row: Sequence[tuple[int, str]]) -> list[int]:
-    """Return by how many microbatches in flight each (stage, kind) of a row changes them.
+    """Return the change in microbatches in flight for each (stage, kind) of a row.
 
-    A backward split in two frees the activations with W; an I alone frees them where the row has no
-    W of its stage.
+    A backward split in two frees the activations with W; an I alone frees them if the row has no W
+    of its stage.
     """
     splits = {stage for stage, kind in row if kind == "W"}
     frees = {(stage, "W" if stage in splits else "I") for stage, _ in row}
@@ -47,23 +47,23 @@ def in_flight(row: Sequence[tuple[int, str]]) -> tuple[int, int, dict[int, int]]
 
 
 def peak_size(row: Sequence[tuple[int, str]], sizes: Mapping[int, float]) -> float:
-    """Return the most that microbatches in flight take at a time; ``sizes``: of one, by stage."""
+    """Return the peak size of microbatches in flight; ``sizes``: stage -> size of one."""
     return max((sum(n * sizes[at] for at, n in now.items() if n) for now in levels(row)), default=0)
 
 
 def in_flight_bound(layout: Layout, rank: int) -> int | None:
-    """Most microbatches in flight on a rank that follows its plan: m for GPipe, p - stage (at most
-    m) for 1F1B. Durations do not matter: a rank runs its actions in the plan's order."""
+    """Return the most microbatches in flight on a rank that follows its plan: m for GPipe, p -
+    stage (at most m) for 1F1B. Durations do not matter: ranks run actions in the plan's order."""
     planned = [action for text in layout.order.get(rank, ()) if (action := parse(text))]
     return in_flight([(a.stage, a.kind) for a in planned])[1] if planned else None
 
 
 _SAMPLED_BACK: Final = 1 << 14
-"""Actions to look back for a sampled size: one step in a hundred is sampled."""
+"""Number of actions searched for a sampled size: one step in a hundred is sampled."""
 
 
 def kept_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | None:
-    """Return the bytes that microbatches per stage keep; None: a stage's size is not known."""
+    """Return the bytes that microbatches of each stage keep; None: a size is not known."""
     if not any(per_stage.values()):
         return 0
     sizes = sampled_sizes(view, rank)
@@ -73,8 +73,8 @@ def kept_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | Non
 
 
 def peak_bytes(view: View, rank: int) -> int | None:
-    """Return the most bytes that a rank kept at a time in its newest two steps; None: it runs no
-    pipeline, or a stage's size is not known."""
+    """Return a rank's peak activation bytes in its newest two steps; None: it runs no pipeline, or
+    a stage's size is not known."""
     sizes, process = sampled_sizes(view, rank), view.ranks.get(rank)
     if not sizes or process is None:
         return None
@@ -103,7 +103,7 @@ def sampled_sizes(view: View, rank: int) -> dict[int, int]:
 
 
 def in_flight_curve(rank: PipelineRank) -> list[tuple[int, int]]:
-    """Return (t_ns, microbatches in flight) at each change."""
+    """Return (t_ns, microbatches in flight) at each change on a rank."""
     steps = zip(rank.actions, changes([(a.stage, a.kind) for a in rank.actions]), strict=True)
     moments = sorted((a.t1_ns, step) for a, step in steps if step and a.t1_ns is not None)
     levels = accumulate(step for _, step in moments)
@@ -112,14 +112,14 @@ def in_flight_curve(rank: PipelineRank) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The first moment with the most microbatches in flight on a rank."""
+    """First moment with the most microbatches in flight on a rank."""
 
     step: int
     action: str
-    """The forward that ended then, ``0F3``."""
+    """Forward that ended at that moment, ``0F3``."""
     t_ns: int
     in_flight: tuple[str, ...]
-    """Forwards whose activations were kept then, ``action`` among them."""
+    """Forwards whose activations were kept at that moment, including ``action``."""
 
     @property
     def number(self) -> int:
@@ -138,12 +138,12 @@ class Peak:
 
 
 def peaks(step: PipelineStep) -> dict[int, Peak]:
-    """Return rank -> its peak in a step."""
+    """Return rank -> its peak of microbatches in flight in a step."""
     return {row.rank: peak for row in step.ranks if (peak := _peak(step.step, row.actions))}
 
 
 def _peak(step: int, actions: Sequence[ActionSpan]) -> Peak | None:
-    """Return the first peak of a rank's actions. A backward split in two frees with W."""
+    """Return the first peak of a rank's actions; a split backward frees its activations with W."""
     row = sorted((a for a in actions if a.t1_ns is not None), key=lambda a: a.t1_ns or 0)
     splits = {a.stage for a in row if a.kind == "W"}
     kept: dict[tuple[int, int], str] = {}

@@ -12,26 +12,26 @@ from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.pipeline.values import PipelineStep
 
 _RECENT = 3
-"""The same for the other pipelines of the run."""
+"""Number of newest steps in which a complete one is looked for, per pipeline."""
 _MOST = 16
-"""Pipelines up to which each one's newest step is made: a step costs some ms."""
+"""Maximum number of pipelines whose newest steps are computed: a step costs some ms."""
 _STEPS = 600
-"""Newest steps that a report looks at."""
+"""Number of newest steps that a report looks at."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """One of the run's pipelines in the list to choose from."""
+    """A pipeline of the run, in the list to choose from."""
 
     label: str
-    """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
+    """Place of the pipeline on the device mesh, ``dp=0 tp=1``, or its ranks."""
     ranks: tuple[int, ...]
     bubble_fraction: float | None
-    """Bubble of its newest complete step at the cursor."""
+    """Bubble of the pipeline's newest complete step at the cursor; None: there is none."""
 
 
 def pipeline_names(view: View) -> tuple[PipelineName, ...]:
-    """Return all pipelines at the cursor, the one with the lowest rank first."""
+    """Return all pipelines at the cursor, in the order of their lowest ranks."""
     return tuple(
         PipelineName(place(view, layout), layout.ranks, _newest_bubble(view, layout))
         for layout in layouts(view)
@@ -39,7 +39,7 @@ def pipeline_names(view: View) -> tuple[PipelineName, ...]:
 
 
 def newest_steps(view: View) -> dict[int, PipelineStep]:
-    """Return rank -> newest complete step of its pipeline; empty where there are very many."""
+    """Return rank -> newest complete step of its pipeline; empty if pipelines are too many."""
     found = layouts(view)
     steps: dict[int, PipelineStep] = {}
     for layout in found if len(found) <= _MOST else ():
@@ -80,7 +80,7 @@ def place(view: View, layout: Layout) -> str:
 
 
 def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
-    """Return the axes without those that flatten others or have the same ranks."""
+    """Return the axes without those that flatten others or repeat another's ranks."""
     axes = list(members)
     return [
         axis
@@ -99,18 +99,18 @@ def _newest_bubble(view: View, layout: Layout) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSummary:
-    """One of the run's pipelines, over its last complete steps that ran freely."""
+    """A pipeline of the run, over its recent complete steps."""
 
     label: str
-    """Its place on the device mesh, as ``PipelineName.label``."""
+    """Place of the pipeline on the device mesh, as ``PipelineName.label``."""
     ranks: tuple[int, ...]
     num_steps: int
     bubble_fraction: float | None
-    """Median."""
+    """Median bubble over the steps; None: there are none."""
 
 
 def pipeline_summaries(view: View) -> tuple[PipelineSummary, ...]:
-    """Return all pipelines of the run, the one with the lowest rank first."""
+    """Return all pipelines of the run, in the order of their lowest ranks."""
     made = []
     for layout in layouts(view):
         newest = newest_step(view, layout)

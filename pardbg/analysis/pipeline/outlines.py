@@ -1,5 +1,5 @@
-"""A pipeline's steps in outline: which of them are complete, their windows, bubbles and the work of
-each rank. Of many steps this is looked at; of few, all that ``pipeline_steps`` tells."""
+"""Outlines of a pipeline's steps: completeness, window, bubble and each rank's work. Used for many
+steps at once; ``pipeline_steps`` has all details for a few."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 from pardbg.analysis.pipeline.values import ActionSpan
 
 _AT_ONCE: Final = 64
-"""Steps whose rows are counted in one go."""
+"""Number of steps whose rows are counted at once."""
 _NEVER_ENDS: Final = 1 << 62
 Rows = Mapping[int, Sequence[ActionSpan]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A complete step; if it was held, without the holds."""
+    """Figures of a complete step, without holds."""
 
     step: int
     t0_ns: int
     t1_ns: int
-    """First compute begin to last compute end over all ranks."""
+    """End of the window, which is from first compute begin to last compute end of all ranks."""
     busy_ns: Mapping[int, int]
     """rank -> time in compute actions, in ns."""
     bubble_fraction: float
@@ -42,17 +42,17 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The rows of a step that has begun."""
+    """Rows of a step that has begun."""
 
     rows: Rows
     window: Interval
     complete: bool
     laid: LaidOut | None
-    """Where it was held: the same without the holds, which ``rows`` and ``window`` are, too."""
+    """Step laid out without holds, as ``rows`` and ``window`` are then; None: not held."""
 
 
 def begun(view: View, layout: Layout, step: int) -> Begun | None:
-    """Return a step as of the cursor; None where no compute action of it has begun."""
+    """Return a step as of the cursor; None if no compute action of it has begun."""
     key = ("begun", layout.key, step)
     if key not in view.local:
         view.local[key] = _begun(view, layout, step)
@@ -73,8 +73,8 @@ def _begun(view: View, layout: Layout, step: int) -> Begun | None:
 
 
 def step_outline(view: View, layout: Layout, step: int) -> Outline | None:
-    """Return a complete step's figures; None: not complete, or the times are the host's of a run on
-    a device."""
+    """Return a complete step's figures; None: it is not complete, or the times of a run on a device
+    are the host's."""
     if are_launches(view):
         return None
     cache = view.memo("outline")
@@ -116,7 +116,7 @@ def busy_ns(row: Sequence[ActionSpan], window: Interval) -> int:
 
 
 def bubble(busy: Sequence[int], window: Interval) -> float:
-    """Return the share of the window, over all ranks, in which they did not compute."""
+    """Return the share of the window, over all ranks, that is not spent in compute."""
     length = window[1] - window[0]
     return 1.0 - sum(busy) / (len(busy) * length) if length > 0 else 0.0
 
@@ -124,20 +124,20 @@ def bubble(busy: Sequence[int], window: Interval) -> float:
 # More of the step may come: then its bubble is another one.
 @per_store(lambda view, layout, step, bubble: (layout.key, step, bubble))
 def implied(view: View, layout: Layout, step: int, bubble: float) -> float | None:
-    """Return the implied bubble of a complete step with this bubble."""
+    """Return the implied bubble of a complete step whose bubble is ``bubble``; None: not known."""
     seen = begun(view, layout, step)
     return None if seen is None else implied_fraction(layout, seen.rows)
 
 
 def newest_step(view: View, layout: Layout) -> int | None:
-    """Return the newest step with an action begun at the cursor."""
+    """Return the newest step with an action begun at the cursor; None: no action has begun."""
     running = (running_action(view, rank) for rank in layout.ranks)
     steps = [last_step(view, layout), *(one[0] for one in running if one is not None)]
     return max((step for step in steps if step is not None), default=None)
 
 
 def last_step(view: View, layout: Layout) -> int | None:
-    """Return the newest step of which an action is over."""
+    """Return the newest step with an ended action; None: no action has ended."""
     steps = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)
@@ -164,9 +164,9 @@ def _is_complete(view: View, layout: Layout, rows: Rows, step: int) -> bool:
     """Return whether a step is over: all planned actions ended, or else (no plan, records lost)
     every rank ended the step.
 
-    The first step of a chain is never complete: the begin of its first forward was not seen. With a
-    plan, neither is one that a process did not end before its own end: an evaluation after the
-    training, or a step that was cut off.
+    The first step of a chain is never complete, as the begin of its first forward was not seen.
+    With a plan, a step that a process did not end before its own end is not complete either: an
+    evaluation after the training, or a truncated step.
     """
     if any(s.t1_ns is None for row in rows.values() for s in row):
         return False
@@ -189,8 +189,8 @@ def _kinds(row: Sequence[ActionSpan], kind: str) -> int:
 def is_recorded(
     view: View, layout: Layout, rank: int, row: Sequence[ActionSpan], step: int
 ) -> bool:
-    """Return whether the records of a rank's step are whole. A rank with actions missing from them
-    would be taken for idle; a finding names ranks with lost records."""
+    """Return whether the records of a rank's step are whole. A rank with missing actions would be
+    taken for idle; a finding names ranks with lost records."""
     process = view.ranks.get(rank)
     if process is None:
         return False
@@ -201,7 +201,7 @@ def is_recorded(
 
 
 def _ended_step(view: View, rank: int, step: int, by_end: bool = True) -> bool:
-    """Return whether a rank ended a step; ``by_end``: or its process ended."""
+    """Return whether a rank ended a step or, if ``by_end``, its process ended."""
     return step <= _last_ended(view, rank, by_end)
 
 
@@ -214,7 +214,7 @@ def _last_ended(view: View, rank: int, by_end: bool) -> int:
 
 
 def _is_under_way(view: View, layout: Layout, step: int) -> bool:
-    """Return whether a rank has fewer rows than the step needs: quicker than to look at them."""
+    """Return whether some rank has too few rows for a complete step; quicker than reading them."""
     for rank in layout.ranks:
         process = view.ranks.get(rank)
         if process is None or _ended_step(view, rank, step, by_end=not layout.planned):
@@ -226,7 +226,7 @@ def _is_under_way(view: View, layout: Layout, step: int) -> bool:
 
 
 def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
-    """Return when the last rank ended the step, in ns; 0: none counts steps."""
+    """Return when the last rank ended the step, in ns; 0: no rank counts steps."""
     ended = 0
     for rank in layout.ranks:
         process = view.ranks.get(rank)
@@ -247,7 +247,7 @@ def _record_state(view: View, layout: Layout, step: int) -> object:
 
 
 def signature(view: View, layout: Layout, step: int) -> bytes:
-    """Return the row counts that a step's figures rest on: equal counts, equal figures."""
+    """Return the row counts that a step's figures depend on: equal counts give equal figures."""
     first = step // _AT_ONCE * _AT_ONCE
     at = ("rows of steps", layout.key, first)
     if at not in view.local:
@@ -257,7 +257,7 @@ def signature(view: View, layout: Layout, step: int) -> bytes:
 
 
 def _row_counts(view: View, layout: Layout, first: int) -> NDArray[np.int64]:
-    """Return the visible rows of each rank and table, and whether the rank ended it, by step."""
+    """Return, by step, each rank's visible rows of each table, and whether the rank ended it."""
     last = first + _AT_ONCE - 1
     steps, counts = np.arange(first, last + 1), []
     for rank in layout.ranks:

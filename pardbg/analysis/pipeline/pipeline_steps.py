@@ -1,4 +1,4 @@
-"""A pipeline's steps as of the cursor: measured and planned, bubble by cause, what is in flight."""
+"""Steps of a pipeline as of the cursor: measured and planned, bubble by cause, in flight."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from pardbg.analysis.pipeline.values import (
 )
 
 HISTORY: Final = 64
-"""Steps of a live run that are kept at least."""
+"""Minimum number of steps kept for a live run."""
 _KEPT_ACTIONS = 40_000
-"""Maximum number of actions in the steps that are kept of a live run: some 16 MiB."""
+"""Maximum number of actions in the steps kept for a live run: some 16 MiB."""
 _MOST_SIMULATED: Final = 64
-"""Ranks up to which the implied bubble is worked out for each step of the history."""
+"""Maximum number of ranks for which the implied bubble of each past step is computed."""
 _LOOK_BACK: Final = 8
-"""Steps to look back for a complete one."""
+"""Number of steps to search back for a complete one."""
 
 
 def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
-    """Return one step as of the cursor. Complete steps are kept: they do not change any more."""
+    """Return one step as of the cursor. Complete steps are cached: they do not change any more."""
     seen: dict[Hashable, PipelineStep | None] = view.local.setdefault("pipeline steps", {})
     if (layout.key, step) not in seen:
         seen[layout.key, step] = _kept_step(view, layout, step)
@@ -112,8 +112,8 @@ def _evidence(
     ended: Mapping[str, tuple[int | None, int]],
     laid: LaidOut | None,
 ) -> Evidence:
-    """Return the evidence for a rank's idle time. Receives and waits of a step that was held have
-    the times of the holds, so there only the ways of the laid-out step count."""
+    """Return the evidence for a rank's idle time. Receives and waits of a held step include the
+    holds, so only the transfers of the step laid out without holds count there."""
     if laid is not None:
         ways = laid.ways.get(rank, ())
         return Evidence(rank, layout.num_stages, ended, layout.stage_rank, waits=ways)
@@ -183,8 +183,8 @@ def _sum_idle(idles: Sequence[Idle], causes: Sequence[Cause]) -> dict[Cause, int
 def pipeline_view(
     view: View, rank: int | None = None, history: int = HISTORY
 ) -> PipelineView | None:
-    """Return the pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
-    ``history``: number of steps whose bubbles come with it."""
+    """Return the pipeline of ``rank`` at the cursor, else the first; None if no rank runs one.
+    ``history``: number of steps whose bubbles are included."""
     found = layouts(view)
     if not found:
         return None
@@ -233,7 +233,7 @@ def _group_name(view: View, layout: Layout) -> str:
 
 
 def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> PipelineStep | None:
-    """Return the newest complete step that was not held; if all were held, the newest."""
+    """Return the newest complete step that was not held; if all were held, the newest of these."""
     if current is None:
         return None
     newest: PipelineStep | None = None
@@ -248,7 +248,7 @@ def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> 
 
 
 def _history(view: View, layout: Layout, newest: int | None, number: int) -> list[Outline]:
-    """Return the last complete steps."""
+    """Return the outlines of the last complete steps."""
     if newest is None:
         return []
     steps = range(max(0, newest - number), newest + 1)
@@ -259,7 +259,7 @@ def _history(view: View, layout: Layout, newest: int | None, number: int) -> lis
 def _implied_history(
     view: View, layout: Layout, last: Sequence[Outline]
 ) -> tuple[tuple[int, float], ...]:
-    """Return (step, implied bubble) of the same steps. Each is simulated once."""
+    """Return (step, implied bubble) of these steps; each step is simulated only once."""
     if len(layout.ranks) > _MOST_SIMULATED:
         return ()
     known = ((one.step, implied(view, layout, one.step, one.bubble_fraction)) for one in last)

@@ -1,4 +1,4 @@
-"""The run's pipelines: their plans, ranks and stages, and the actions recorded of a step."""
+"""Pipelines of the run: plans, ranks, stages, and the recorded actions of a step."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from pardbg_agent.wire import Lane
 
 _STATE_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 _SAME_NS = 5_000_000
-"""A status block and a record name the same run of an action if they begin this close."""
+"""Maximum difference between the begins of one action in a status block and in a record, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A pipeline: its plan (where known), its ranks in pipeline order, and the stages of each."""
+    """A pipeline: its plan (if known), its ranks in pipeline order, and the stages of each."""
 
     plan: PlanDef | None
     group: str
     ranks: tuple[int, ...]
     order: Mapping[int, list[str]]
-    """Planned compute actions per rank; empty rows without a plan."""
+    """rank -> planned compute actions; empty rows without a plan."""
     stage_rank: Mapping[int, int]
     num_stages: int
     num_microbatches: int
     epoch: int
     chain: Chain | None = None
-    """Where no schedule ran: ranks that hand a batch on by messages of their own."""
+    """Chain of ranks that pass a batch on by their own messages; None if a schedule ran."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identity for caches."""
+        """Return the layout's identity for caches."""
         name = self.plan.schedule if self.plan is not None else ""
         return (self.epoch, self.group, name, self.ranks, self.num_stages, self.num_microbatches)
 
@@ -52,11 +52,11 @@ class Layout:
 
     @property
     def table(self) -> str:
-        """Return the name of the table with its actions."""
+        """Return the name of the table that holds the pipeline's actions."""
         return "phase" if self.chain is not None else "action"
 
     def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
-        """Return the (forward, backward) that the plan has as one overlapped action."""
+        """Return the (forward, backward) pairs that the plan has as one overlapped action."""
         return () if self.plan is None else overlapped(self.plan.order.get(rank, ()))
 
     @property
@@ -66,7 +66,7 @@ class Layout:
 
 @per_view
 def layouts(view: View) -> list[Layout]:
-    """Return the run's pipelines at the cursor, the one with the lowest rank first."""
+    """Return the run's pipelines at the cursor, in the order of their lowest ranks."""
     epoch = view.epoch
     plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
     found = [_planned(view, plan) for plan in plans]
@@ -125,7 +125,7 @@ def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
 
 
 def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpan]]:
-    """Return each rank's actions in the newest run of the schedule in a step."""
+    """Return each rank's actions in the newest run of the schedule within a step."""
     if layout.chain is not None:
         return {rank: chain_spans(view, layout.chain, rank, step) for rank in layout.ranks}
     return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
@@ -133,7 +133,7 @@ def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpa
 
 @per_view
 def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
-    """Return a rank's actions of a step that are over or running at the cursor, by begin."""
+    """Return a rank's actions of a step that have ended or run at the cursor, by begin."""
     process = view.ranks.get(rank)
     if process is None:
         return []
@@ -146,7 +146,7 @@ def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
 
 
 def launches(view: View, layout: Layout, window: Interval) -> dict[int, tuple[ActionSpan, ...]]:
-    """Return the actions whose launch each rank's host ended in a window, of whatever step."""
+    """Return rank -> actions, of any step, whose launch its host ended in a window."""
     found = {}
     for rank in view.ranks.keys() & layout.ranks:
         table, visible = view.rows(view.ranks[rank], "launch")
@@ -164,7 +164,7 @@ def _spans(rank: int, process: Process, table: Table, rows: Array) -> Iterator[A
 
 @per_view
 def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
-    """Return (step, action) of the action that runs on a rank at the cursor."""
+    """Return (step, action) of the action that runs on a rank at the cursor; None: none does."""
     process = view.ranks.get(rank)
     if process is None:
         return None
@@ -172,7 +172,7 @@ def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
 
 
 def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
-    """Return the action of a record that spans the cursor: in a replay later records are there."""
+    """Return the action whose record spans the cursor; in a replay later records are available."""
     table, visible = view.rows(process, "action")
     for row in range(visible, min(len(table), visible + 8)):
         if int(table.col("t0_ns")[row]) > view.t_ns:
@@ -186,7 +186,7 @@ def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, Act
 
 
 def _running_stated(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
-    """Return the action that the status block names, while its record has not come."""
+    """Return the running action that the status block names, until its record arrives."""
     state = states(view).get(process.proc)
     if state is None or view.proc_end(process) is not None or state.get("held"):
         return None
@@ -201,7 +201,7 @@ def _running_stated(view: View, process: Process, rank: int) -> tuple[int, Actio
 
 
 def stated_span(state: Mapping[str, Any], rank: int, t_ns: int) -> ActionSpan | None:
-    """Return the compute action that a status block says is running; None: it names none that had
+    """Return the running compute action that a status block names; None: it names none that had
     begun by ``t_ns``."""
     kind, since = fields.text(state, "action"), fields.integer(state, "since_ns", 0)
     stage, mb = fields.integer(state, "stage", -1), fields.integer(state, "mb", -1)
@@ -211,19 +211,19 @@ def stated_span(state: Mapping[str, Any], rank: int, t_ns: int) -> ActionSpan | 
 
 
 def states(view: View) -> Mapping[str, Mapping[str, Any]]:
-    """Return {proc: what STATE says of it} as of the cursor."""
+    """Return proc -> its newest STATE message as of the cursor."""
     return state_at(view)[1]
 
 
 @per_view
 def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
-    """Return (when it was said, what of each process). Its times are on the hub's clock."""
+    """Return (time of the newest STATE message, proc -> its fields), on the hub's clock."""
     t_ns, said = view.store.states.ranks(view.now_ns)
     return t_ns, {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
 
 
 def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Status blocks tell times by their own process's clock."""
+    """Return a status block with its times moved from the process's clock to the hub's."""
     process = view.store.procs.get(proc)
     if process is None or not process.clocks:
         return said
@@ -234,7 +234,7 @@ def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str
 
 
 def last_round(rows: Mapping[int, list[ActionSpan]]) -> dict[int, list[ActionSpan]]:
-    """Return the newest run of the schedule in a step.
+    """Return each rank's actions in the newest run of the schedule in a step.
 
     A step with gradient accumulation or an evaluation runs the schedule more than once: an action
     seen again on a rank begins another round.

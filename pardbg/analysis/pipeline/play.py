@@ -1,9 +1,9 @@
-"""Ranks that run their rows in order: the one player of plans, tables and rehearsed ops.
+"""Simulation of ranks that run their rows in order, for plans, tables and rehearsed ops alike.
 
-A rank runs on until its next item needs something that is not there, and again once that is made.
-No item is looked at in vain more often than it is woken, so a play takes time in proportion to its
-items. What an item needs, what it makes and what it costs are the caller's: pipeline actions here,
-messages on a transport in ``lab.schedules``, collectives in ``lab.rehearse``.
+A rank runs on until its next item lacks an input, and again once that is made. No item is tested in
+vain more often than it is woken, so a simulation takes time in proportion to its items. Inputs,
+outputs and costs of an item are the caller's: pipeline actions here, messages on a transport in
+``lab.schedules``, collectives in ``lab.rehearse``.
 
 [Note: turns] Ranks move by number, turn after turn; a rank that was set free by one of a lower
 number moves in the same turn, else in the next. So the same rows are always run in the same order:
@@ -23,9 +23,9 @@ from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse
 
 Item = TypeVar("Item")
 Plan = Mapping[int, Sequence[str]]
-"""rank -> compute actions in order."""
+"""rank -> compute actions, in order"""
 Duration = Callable[[int, Action], float]
-"""(rank, action) -> time it takes, any unit."""
+"""(rank, action) -> duration of the action, in any unit"""
 
 
 def play(
@@ -34,9 +34,9 @@ def play(
     run: Callable[[int, Item], Iterable[Hashable]],
     by_one: bool = False,
 ) -> list[int]:
-    """Run rows as far as they get. Returns how many items of each row ran.
-    ``missing``: (row, item) -> what it lacks, in forms of which any one is enough; none: it runs.
-    ``run``: runs (row, item) -> what is there from now on. ``by_one``: one item a turn."""
+    """Run rows as far as they get, and return how many items of each row ran. ``missing``: (row,
+    item) -> inputs it lacks, any one of which suffices; empty: it runs. ``run``: runs (row, item)
+    and returns what is available from then on. ``by_one``: one item per turn."""
     at, blocked = [0] * len(rows), [False] * len(rows)
     waiting: dict[Hashable, list[int]] = defaultdict(list)
     due = [(0, row) for row in range(len(rows))]
@@ -69,11 +69,11 @@ class Step(NamedTuple):
     rank: int
     action: str
     needs: int
-    """Place in the order of the action whose output it takes; -1: its input is there."""
+    """Place in the order of the action whose output it takes; -1: it needs none."""
     crosses: bool
-    """That action is on another rank."""
+    """Whether that action is on another rank."""
     messages: int
-    """Sent and received between it and the rank's action before."""
+    """Number of messages sent and received between it and the rank's action before."""
 
 
 def in_order(
@@ -82,9 +82,9 @@ def in_order(
     sent_with: Mapping[str, str] | None = None,
     messages: Mapping[str, int] | None = None,
 ) -> tuple[Step, ...] | None:
-    """Return all actions of a plan, each after what it needs; None for a plan that cannot run.
-    ``sent_with``: action -> the later one of its rank with which its output leaves it;
-    ``messages``: action -> messages between it and the one before, none by default."""
+    """Return all actions of a plan, each after its inputs; None for a plan that cannot run.
+    ``sent_with``: action -> later action of its rank with which its output is sent; ``messages``:
+    action -> messages between it and the one before, none by default."""
     owner = {action: rank for rank, row in plan.items() for action in row}
     ranks, counts = list(plan), messages or {}
 
@@ -114,28 +114,28 @@ def in_order(
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Time between actions, in the unit of their durations. What comes with each place in the
-    order is taken from its row in turn: a rank that waits for several ranks feels the longest of
-    their ways, which is more than the mean."""
+    """Times between actions, in the unit of their durations. Each place in the order takes the next
+    value of its row in turn: a rank that waits for several ranks has the longest of their
+    transfers, which exceeds the mean."""
 
     hops: tuple[float, ...] = (0.0,)
-    """From the end of an action until its output is on another rank that waits for it."""
+    """Times from the end of an action until its output is on another rank that waits for it."""
     gaps: tuple[float, ...] = (0.0,)
-    """Between two actions of a rank of which the second waits for nothing, less the messages."""
+    """Times between two actions of a rank if the second waits for nothing, without messages."""
     message: float = 0.0
-    """Time that each message sent or received there adds."""
+    """Additional time for each message sent or received in between."""
 
 
 class Clocked(NamedTuple):
-    """When the actions of an order run."""
+    """Times at which the actions of an order run."""
 
     begins: list[float]
-    """By place in the order, like ``ends``."""
+    """Begin of each action by place in the order, like ``ends``."""
     ends: list[float]
     free: dict[int, float]
-    """rank -> end of its last action."""
+    """rank -> end of its last action"""
     busy: float
-    """Summed over ranks."""
+    """Sum of all durations, over ranks."""
 
 
 def clock(
@@ -144,8 +144,8 @@ def clock(
     between: Between | None = None,
     starts: Mapping[int, float] | None = None,
 ) -> Clocked:
-    """Run an order: an action begins when its rank is free and its input is there.
-    ``durations``: by place in the order; ``starts``: rank -> when it is free at first, 0."""
+    """Run an order: an action begins when its rank is free and its input is there. ``durations``:
+    by place in the order; ``starts``: rank -> time from which it is free, else 0."""
     hops, gaps = (between.hops, between.gaps) if between is not None else ((0.0,), (0.0,))
     message = between.message if between is not None else 0.0
     num_hops, num_gaps, begin_at = len(hops), len(gaps), starts or {}
@@ -171,13 +171,13 @@ def clock(
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A plan in time, with free communication."""
+    """A plan laid out in time, with free communication."""
 
     rows: Mapping[int, tuple[tuple[str, float, float], ...]]
-    """rank -> (action, begin, end)."""
+    """rank -> (action, begin, end)"""
     makespan: float
     busy: float
-    """Summed over ranks."""
+    """Sum of all durations, over ranks."""
 
     @property
     def bubble_fraction(self) -> float:
@@ -186,7 +186,7 @@ class Simulated:
 
 
 def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
-    """Run the plan with free communication; None for a plan that cannot run."""
+    """Return the plan run with free communication; None for a plan that cannot run."""
     order = _plain_order(tuple((rank, tuple(row)) for rank, row in plan.items()), num_stages)
     if order is None:
         return None
@@ -209,7 +209,7 @@ def _plain_order(
 
 
 def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> dict[int, list[str]]:
-    """Return the compute actions of each rank, communication left out."""
+    """Return the compute actions of each rank, without communication."""
     return {
         rank: [action for entry in order.get(rank, ()) for action in compute_actions(entry)]
         for rank in ranks
@@ -217,16 +217,16 @@ def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> di
 
 
 def overlapped(row: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a rank's plan: ``(0F3;1B2)OVERLAP_F_B``."""
+    """Return the overlapped pairs of a rank's plan: ``(0F3;1B2)OVERLAP_F_B``."""
     entries = (compute_actions(entry) for entry in row if entry.startswith("("))
     return tuple((pair[0], pair[1]) for pair in entries if len(pair) == 2)
 
 
 def uniform_slots(plan: Plan, num_stages: int) -> dict[int, tuple[str, ...]]:
-    """Return each rank's row with one slot per action and ``""`` where the plan idles, for drawing.
+    """Return each rank's row for drawing, with one slot per action and ``""`` where the plan idles.
 
     Slots come from the simulation with every action one unit long. A plan that cannot run is
-    given as it stands, without bubbles.
+    returned unchanged, without bubbles.
     """
     simulated = simulate(plan, num_stages, lambda _rank, _action: 1.0)
     if simulated is None:

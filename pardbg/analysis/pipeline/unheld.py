@@ -1,9 +1,9 @@
 """A held step, laid out as it would have run without the holds.
 
-Each action keeps its own time, less the holds within it. It begins when its rank is free and its
+Each action keeps its own time, without the holds within it. It begins when its rank is free and its
 input is there, plus the time from there to its real begin in which no rank was held: the tensor's
-way and the host. So a stepped step compares with one that ran freely: same order, same durations,
-no lock step. Times count from the step's real begin.
+transfer and the host. So a stepped step compares with one that ran freely: same order, same
+durations, no lock step. Times count from the step's real begin.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Rows = Mapping[int, Sequence[ActionSpan]]
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """A step's rows without the holds."""
+    """Rows of a step without the holds."""
 
     rows: dict[int, list[ActionSpan]]
     ways: dict[int, list[Interval]]
-    """rank -> stretches from both rank and input being ready to the begin of the action."""
+    """rank -> stretches from the moment that rank and input are ready to the action's begin"""
     now_ns: int
-    """End of the last action so far."""
+    """End of the last action so far, in ns."""
     held_ns: int
-    """Time by which that is earlier than with the holds; 1 at least."""
+    """Time by which that end is earlier than with the holds, in ns; at least 1."""
 
 
 def lay_out_unheld(view: View, rows: Rows, num_stages: int, window: Interval) -> LaidOut | None:
-    """Return the rows without holds; None where no rank was held in the window."""
+    """Return the rows laid out without holds; None if no rank was held in the window."""
     if not was_held(view, *window):
         return None
     made: dict[int, list[ActionSpan]] = {rank: [] for rank in rows}
@@ -63,7 +63,7 @@ def lay_out_unheld(view: View, rows: Rows, num_stages: int, window: Interval) ->
 
 
 def _made(span: ActionSpan, num_stages: int, real: Mapping[str, ActionSpan]) -> str | None:
-    """Return the action of another rank whose output an action took."""
+    """Return the action of another rank whose output ``span`` took; None: it took none."""
     found = source(span.text, num_stages, real)
     return None if found is None or real[found].rank == span.rank else found
 
@@ -76,7 +76,7 @@ def _begin(
     laid: Mapping[str, ActionSpan],
     origin_ns: int,
 ) -> tuple[int, int]:
-    """Return (begin without holds, time from its input being there to that)."""
+    """Return (begin without holds, time from the arrival of its input to that begin), in ns."""
     known = [text for text in came if real[text].t1_ns is not None]
     ready = max((real[text].t1_ns or 0 for text in known), default=origin_ns)
     free = max((laid[text].t1_ns or 0 for text in known), default=origin_ns)

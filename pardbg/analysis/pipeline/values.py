@@ -1,7 +1,7 @@
 """Values of a pipeline: actions, idle time, steps.
 
-All times are hub-clock monotonic nanoseconds. Fractions are 0..1. ``None`` means not known, which
-is shown as such; 0 is a rank, a stage and a microbatch.
+All times are hub-clock monotonic nanoseconds. Fractions are 0..1. ``None`` means not known, and is
+shown as such; 0 is a rank, a stage and a microbatch.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Literal
 from pardbg.analysis.base.times import Times
 
 Cause = Literal["warmup", "dependency", "communication", "host", "launch", "cooldown"]
-"""``launch``: the device had nothing queued, as its host launched late (host-bound). ``host``: none
-of the others."""
+"""Cause of idle time. ``launch``: the host launched late, so the device had nothing queued
+(host-bound). ``host``: none of the other causes."""
 CAUSES: tuple[Cause, ...] = (
     "warmup", "dependency", "communication", "host", "launch", "cooldown",
 )  # fmt: skip
 PlanSource = Literal["schedule", "corrected", "observed", "chain"]
-"""Source of a pipeline's plan: the schedule object, or that with a known error corrected. Without
-a plan its rows are observed actions, or phases of ranks that hand a batch on (``chain``)."""
+"""Source of a pipeline's plan: the schedule object, or a corrected form of it. Without a plan the
+rows are observed actions, or phases of ranks that pass a batch on (``chain``)."""
 
 
 def causes_of(times: Times) -> tuple[Cause, ...]:
-    """Return the causes of idle time that such times can tell apart."""
+    """Return the causes of idle time that times of this clock can tell apart."""
     return tuple(cause for cause in CAUSES if cause != "launch" or times == "device")
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpan:
-    """One pipeline compute action as it ran. Text form ``2B5`` = stage 2, backward, mb 5."""
+    """A pipeline compute action as it ran. Text form ``2B5`` = stage 2, backward, microbatch 5."""
 
     rank: int
     stage: int
     kind: str
-    """F, B, I, W, UNSHARD, RESHARD or REDUCE_GRAD."""
+    """Kind of action: F, B, I, W, UNSHARD, RESHARD or REDUCE_GRAD."""
     microbatch: int
     t0_ns: int
     t1_ns: int | None
-    """None: still running at the cursor."""
+    """End of the action; None: it still runs at the cursor."""
 
     @property
     def text(self) -> str:
@@ -48,40 +48,40 @@ class ActionSpan:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A stretch in which a rank computed nothing, and its cause."""
+    """A stretch in which a rank computed nothing, with its cause."""
 
     rank: int
     t0_ns: int
     t1_ns: int
     cause: Cause
     producer: str | None
-    """The action waited for, ``2B0``; of dependency and communication."""
+    """Action that was waited for, ``2B0``; for the causes dependency and communication."""
     producer_rank: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRank:
-    """A rank's row in one pipeline step. busy + sum(idle) == window, exactly. Of a run on a device
-    with the host's times, ``busy_ns`` is that of the launches, and idle is not known."""
+    """Row of a rank in one pipeline step. busy + sum(idle) == window, exactly. In a run on a device
+    with the host's times, ``busy_ns`` is that of the launches, and idle time is not known."""
 
     rank: int
     stages: tuple[int, ...]
     plan: tuple[str, ...]
-    """Planned compute actions in order, text form; ``""`` is a planned bubble."""
+    """Planned compute actions in order, as text; ``""`` is a planned bubble."""
     actions: tuple[ActionSpan, ...]
     idles: tuple[Idle, ...]
     busy_ns: int
     idle_ns: Mapping[Cause, int]
     in_flight: int
-    """At the cursor."""
+    """Microbatches in flight at the cursor."""
     max_in_flight: int
     in_flight_bound: int | None
     activation_bytes: int | None
-    """In-flight microbatches times the sampled bytes per microbatch, at the cursor."""
+    """Bytes of activations at the cursor: microbatches in flight times sampled bytes of each."""
     next_action: str | None
-    """The planned action after the last one that has begun at the cursor."""
+    """Planned action after the last one that has begun at the cursor; None: there is none."""
     pairs: tuple[tuple[str, str], ...] = ()
-    """(forward, backward) that the plan has as one overlapped action, as DualPipeV does."""
+    """(forward, backward) pairs that the plan has as one overlapped action, as in DualPipeV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ class PipelineStep:
     complete: bool
     t0_ns: int
     t1_ns: int
-    """Window of the step so far: first compute begin to last compute end over all ranks."""
+    """End of the window so far: from first compute begin to last compute end over all ranks."""
     bubble_fraction: float | None
-    """None, like ``implied_fraction``, of a run on a device with the host's times."""
+    """Bubble; None, like ``implied_fraction``, for the host's times in a run on a device."""
     implied_fraction: float | None
     bound_fraction: float | None
     ranks: tuple[PipelineRank, ...]
     held_ns: int = 0
-    """Time by which holds delayed the window's end. Not 0: all times are as without the holds."""
+    """Delay of the window's end by holds, in ns. If not 0, all times are as without the holds."""
 
     @property
     def excess_fraction(self) -> float | None:
@@ -121,24 +121,24 @@ class PipelineView:
     num_virtual: int
     paced: bool
     step: PipelineStep | None
-    """The step at the cursor (running or last)."""
+    """Step at the cursor, running or last."""
     last_complete: PipelineStep | None
-    """The newest complete step at the cursor, for figures that must not jump."""
+    """Newest complete step at the cursor, for figures that must not jump."""
     bubble_history: tuple[tuple[int, float], ...]
-    """(step, bubble_fraction) of the last complete steps, at most 64."""
+    """(step, bubble fraction) of the last complete steps, at most 64."""
     implied_history: tuple[tuple[int, float], ...] = ()
-    """(step, implied_fraction) of the same steps, where it is known."""
+    """(step, implied fraction) of those steps for which it is known."""
     source: PlanSource = "schedule"
     index: int = 0
-    """Its place in ``Snapshot.pipelines``."""
+    """Index of the pipeline in ``Snapshot.pipelines``."""
     predicted: str = ""
-    """Predicted step time, as the program notes it."""
+    """Predicted step time, as noted by the program."""
     times: Times = ""
-    """The clock of the actions' times."""
+    """Clock of the actions' times."""
     launches: Mapping[int, tuple[ActionSpan, ...]] = field(default_factory=dict)
-    """rank -> when its host launched actions, since the step began; of times of devices."""
+    """rank -> launches of actions by its host since the step began, if times are the devices'."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Return the causes that its idle time is split by."""
+        """Return the causes by which the pipeline's idle time is split."""
         return causes_of(self.times)

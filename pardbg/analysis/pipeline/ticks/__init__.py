@@ -1,1 +1,1 @@
-"""A pipeline by ticks: its grid, and one cell of it."""
+"""A pipeline's step by ticks: its grid, and one cell of it."""

@@ -1,5 +1,5 @@
-"""One cell of the tick grid: how long the action took beside others of its kind, what came in and
-went out, and who waited for it."""
+"""One cell of the tick grid: its duration beside others of its kind, its inputs and outputs, and
+the ranks that waited for it."""
 
 from __future__ import annotations
 
@@ -21,69 +21,69 @@ from pardbg.store.store import Store
 from pardbg_agent import wire
 
 HELD_MODES: Final = ("held", "stepping")
-"""Modes of control in which ranks stand at their gates."""
+"""Control modes in which ranks stand at their gates."""
 _STEPS: Final = 8
-"""Newest steps that a median is of."""
+"""Number of newest steps over which a median is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class TicksWant:
-    """What the reader looks at."""
+    """Selection of the user on the tick page."""
 
     rank: int
-    """Its pipeline comes first where there are very many."""
+    """Rank whose pipeline comes first if there are very many."""
     action: str | None = None
-    """The chosen cell's, ``2B5``."""
+    """Action of the chosen cell, ``2B5``; None: none is chosen."""
     always: bool = False
-    """Also while no rank is held."""
+    """Whether to show the grids even while no rank is held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One tensor into or out of an action."""
+    """A tensor sent or received by an action."""
 
     bytes: int
     peer: int
-    """The rank at the other end."""
+    """Rank at the other end."""
     ns: int | None
-    """From issue to completion on this rank, holds left out; None: not complete."""
+    """Time from issue to completion on this rank, in ns; None: not complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellDetail:
-    """One action of the step that is shown."""
+    """Details of one action of the step that is shown."""
 
     rank: int
     action: str
     tick: int
     duration_ns: int | None
-    """None: has not begun, or no record of it has come."""
+    """Duration in ns; None: it has not begun, or no record of it has come."""
     median_ns: int | None
-    """Median of the same stage and kind over the newest steps."""
+    """Median duration of the same stage and kind on the rank over the newest steps, in ns."""
     num_like_it: int
     """Number of actions in that median."""
     received: tuple[Transfer, ...]
     sent: tuple[Transfer, ...]
     needs: str | None
-    """The action on another rank whose output it takes."""
+    """Action whose output it takes; None: it takes none."""
     waited_ns: int
-    """Time its rank waited for that."""
+    """Time that the rank waited for that action, in ns."""
     waiters: tuple[tuple[int, str, int], ...]
-    """(rank, action, ns) of those that waited for it."""
+    """(rank, action, ns) of the actions that waited for this one."""
     runs: bool = False
-    """It has not ended; the duration is that so far."""
+    """Whether the action still runs, so that the duration is that so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """What the tick page draws."""
+    """Contents of the tick page."""
 
     grids: tuple[TickGrid, ...]
     cell: CellDetail | None = None
 
 
 def ticks_shown(store: Store, t_ns: int | None, want: TicksWant) -> Ticks | None:
-    """The grids at the cursor, and the chosen cell; None where nobody is held, unless wanted."""
+    """Return the grids and the chosen cell; None if no rank is held, unless ``always``."""
     view = View(store, t_ns)
     if not want.always and control_view(view).mode not in HELD_MODES:
         return None
@@ -92,7 +92,7 @@ def ticks_shown(store: Store, t_ns: int | None, want: TicksWant) -> Ticks | None
 
 
 def cell_detail(view: View, grids: Sequence[TickGrid], want: TicksWant) -> CellDetail | None:
-    """None where the action is in no pipeline of the rank."""
+    """Return details of the chosen cell; None if no pipeline of the rank has the action."""
     for grid in grids:
         for row in grid.rows:
             if row.rank == want.rank:
@@ -124,7 +124,7 @@ def _detail(view: View, layout: Layout, step: int, rank: int, cell: TickCell) ->
 
 
 def _durations(view: View, layout: Layout, rank: int, stage: int, kind: str) -> list[int]:
-    """ns of the rank's actions of this kind in the newest steps."""
+    """Return durations of the rank's actions of this stage and kind in the newest steps, in ns."""
     newest = newest_step(view, layout)
     last = -1 if newest is None else newest
     return [
@@ -138,8 +138,8 @@ def _durations(view: View, layout: Layout, rank: int, stage: int, kind: str) -> 
 def _transfers(
     view: View, rank: int, step: int, stage: int, kind: str, mb: int
 ) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
-    """(received, sent): the rank's labelled sends and receives of this stage and microbatch. A
-    forward's carry F; a backward's, whole or of the input alone, carry B."""
+    """Return (received, sent): the rank's labelled messages of this stage and microbatch. A
+    forward's carry the label F; a backward's, whole or of the input alone, carry B."""
     process = view.ranks.get(rank)
     label = {"F": "F", "B": "B", "I": "B"}.get(kind)
     if process is None or label is None:
@@ -161,7 +161,7 @@ def _transfers(
 def _waits(
     view: View, layout: Layout, step: int, rank: int, action: str
 ) -> tuple[int, tuple[tuple[int, str, int], ...]]:
-    """(ns the rank waited before it, those that waited for it)."""
+    """Return (ns that the rank waited for the input, other ranks' waits for the action)."""
     made = pipeline_step(view, layout, step)
     waited, waiters = 0, []
     for row in made.ranks if made is not None else ():

@@ -32,80 +32,80 @@ OrderSource = Literal["plan", "step before", "seen"]
 MOST: Final = 16
 """Maximum number of pipelines that get a grid."""
 _LOOK_BACK: Final = 4
-"""Steps to look back for a complete one, where no plan is known."""
+"""Number of steps to search back for a complete one, if no plan is known."""
 _MOVES: Final = (Verb.STEP, Verb.TICK, Verb.OP)
-"""Verbs after which what has run since is what they ran."""
+"""Verbs whose effect is the actions that have run since."""
 _LETS_RUN: Final = (Verb.CONTINUE, Verb.NEXT, Verb.UNTIL)
-"""Verbs after which ranks run on; all others move nobody."""
+"""Verbs that let ranks run on; all other verbs move no rank."""
 Order = Mapping[int, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class TickCell:
-    """One compute action in the grid."""
+    """A compute action in the grid."""
 
     action: str
-    """Text form, ``2B5``."""
+    """Text form of the action, ``2B5``."""
     stage: int
     kind: str
     microbatch: int
     tick: int
-    """From 1."""
+    """Number of the tick, from 1."""
     state: CellState
-    """last: by the last verb, or the newest whole tick; next: its input is there."""
+    """last: ran by the last verb, or in the newest whole tick; next: its input is available."""
     span: ActionSpan | None
-    """As it ran; None: has not begun, or no record of it has come."""
+    """The action as it ran; None: it has not begun, or no record of it has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """One rank of the pipeline."""
+    """A rank of the pipeline."""
 
     rank: int
     stages: tuple[int, ...]
     cells: tuple[TickCell, ...]
     gate: str
-    """What it is held before, as the agent says it; empty: not held."""
+    """Gate at which the rank is held, in the agent's words; empty: not held."""
     waits_for: str | None
-    """The action whose output its next one needs and that has not run."""
+    """Action whose output the rank's next action needs and that has not run; None: none."""
     waits_rank: int | None
     in_flight: int
     in_flight_bound: int | None
 
     @property
     def ran(self) -> tuple[str, ...]:
-        """Actions of the last tick."""
+        """Actions of the rank in the last tick."""
         return tuple(cell.action for cell in self.cells if cell.state == "last")
 
     @property
     def kept(self) -> list[tuple[TickCell, int]]:
-        """Return (action that has run, microbatches in flight after it)."""
+        """Return (action that has run, microbatches in flight after it), in order."""
         ran = [cell for cell in self.cells if cell.state in ("done", "last")]
         after = levels([(cell.stage, cell.kind) for cell in ran])
         return [(cell, sum(now.values())) for cell, now in zip(ran, after, strict=True)]
 
     @property
     def coming(self) -> str | None:
-        """Return what the next tick runs here."""
+        """Return the action that the next tick runs on this rank; None: none."""
         return next((cell.action for cell in self.cells if cell.state == "next"), None)
 
 
 @dataclass(frozen=True, slots=True)
 class TickGrid:
-    """One step of one pipeline."""
+    """Grid of one step of one pipeline."""
 
     label: str
-    """Its place on the device mesh, or its ranks."""
+    """Place of the pipeline on the device mesh, or its ranks."""
     index: int
-    """Which of the run's pipelines."""
+    """Index of the pipeline among the run's pipelines."""
     step: int
     tick: int
-    """The newest of which all actions have ended; 0: none yet."""
+    """Newest tick all of whose actions have ended; 0: none yet."""
     num_ticks: int
     rows: tuple[TickRow, ...]
     num_stages: int
     source: OrderSource
-    """Where the order of what has not run is from."""
+    """Source of the order of the actions that have not run."""
 
     @property
     def num_actions(self) -> int:
@@ -117,19 +117,19 @@ class TickGrid:
 
     @property
     def column(self) -> int | None:
-        """Return the tick in which all that ran last stands; None: in several, or nothing ran."""
+        """Return the tick of all actions that ran last; None: they are in several, or none ran."""
         ticks = {c.tick for row in self.rows for c in row.cells if c.state == "last"}
         return ticks.pop() if len(ticks) == 1 else None
 
     @property
     def many_stages(self) -> bool:
-        """Return whether a rank has several, so an action's name says its stage."""
+        """Return whether a rank has several stages, so that actions' names include the stage."""
         return any(len(row.stages) > 1 for row in self.rows)
 
 
 def tick_grids(view: View, rank: int | None = None) -> tuple[TickGrid, ...]:
-    """Return a grid per pipeline of the run at the cursor, those around the one of ``rank`` first
-    where there are very many; empty where no pipeline has run and none is planned."""
+    """Return a grid per pipeline of the run at the cursor, if there are too many those around the
+    pipeline of ``rank``; empty if no pipeline has run and none is planned."""
     found = list(enumerate(layouts(view)))
     if len(found) > MOST:
         own = next((i for i, layout in found if rank in layout.ranks), 0)
@@ -168,13 +168,13 @@ def _grid(view: View, index: int, layout: Layout) -> TickGrid | None:
 
 
 def _first_step(view: View, layout: Layout) -> int:
-    """Return the step in which ranks are that have begun no action."""
+    """Return the step that ranks which have begun no action are in."""
     said = [states(view).get(p.proc, {}) for r in layout.ranks if (p := view.ranks.get(r))]
     return max((fields.integer(one, "step", 0) for one in said), default=0)
 
 
 def _held_inside(view: View, rank: int, step: int) -> ActionSpan | None:
-    """The action that a held rank has begun: it stands at a gate within it."""
+    """Return the action that a held rank has begun, with its gate inside; None: none."""
     process = view.ranks.get(rank)
     said = states(view).get(process.proc) if process is not None else None
     if not said or not said.get("held") or fields.integer(said, "step", -1) != step:
@@ -188,7 +188,7 @@ def _held_inside(view: View, rank: int, step: int) -> ActionSpan | None:
 def _order(
     view: View, layout: Layout, step: int, seen: Mapping[int, Sequence[ActionSpan]]
 ) -> tuple[Order, OrderSource]:
-    """Each rank's actions: those seen, then those that are to come."""
+    """Return (each rank's actions, seen then planned; source of the order of the planned)."""
     source: OrderSource = "plan"
     planned: Order = layout.order
     if not layout.planned:
@@ -199,13 +199,13 @@ def _order(
 
 
 def _then(seen: Sequence[str], planned: Sequence[str]) -> list[str]:
-    """Return recorded actions in their order, also against the plan's, then planned ones."""
+    """Return recorded actions in their order, even if the plan differs, then planned ones."""
     known = {*seen, *(other for text in seen if (other := twin(text)) is not None)}
     return [*seen, *(text for text in planned if text not in known)]
 
 
 def _order_before(view: View, layout: Layout, step: int) -> Order:
-    """As the newest complete step ran; empty where there is none."""
+    """Return the order in which the newest complete step ran; empty if there is none."""
     for before in range(step - 1, max(-1, step - 1 - _LOOK_BACK), -1):
         rows = step_rows(view, layout, before)
         order = {r: [s.text for s in row if s.kind in COMPUTE] for r, row in rows.items()}
@@ -215,7 +215,7 @@ def _order_before(view: View, layout: Layout, step: int) -> Order:
 
 
 def tick_numbers(order: Order, num_stages: int) -> Mapping[str, int]:
-    """action -> its tick, from 1."""
+    """Return action -> its tick, from 1."""
     return _tick_numbers(tuple((r, tuple(row)) for r, row in sorted(order.items())), num_stages)
 
 
@@ -228,8 +228,8 @@ def _tick_numbers(
 
 
 def tick_ends(view: View, layout: Layout, step: int) -> list[tuple[int, int]]:
-    """Return (tick, when all actions of it and those before had ended, ns), by time; of several at
-    one time the last. Up to the first whose end is not known."""
+    """Return (tick, time at which all actions up to it had ended, in ns), by time, up to the first
+    tick whose end is not known; of several ticks that end at one time, the last."""
     seen = {r: [s for s in row if s.kind in COMPUTE]
             for r, row in step_rows(view, layout, step).items()}  # fmt: skip
     ticks = tick_numbers(_order(view, layout, step, seen)[0], layout.num_stages)
@@ -253,8 +253,8 @@ def tick_ends(view: View, layout: Layout, step: int) -> list[tuple[int, int]]:
 def _done(
     seen: Mapping[int, Sequence[ActionSpan]], ticks: Mapping[str, int], num_stages: int
 ) -> frozenset[str]:
-    """Return what has ended, and what must have because something that needs it has begun: its
-    record is late (an inferred forward's) or lost."""
+    """Return the actions that have ended, and those that must have as their outputs are in use:
+    their records are late (inferred forwards) or lost."""
     spans = [span for row in seen.values() for span in row]
     done = {span.text for span in spans if span.t1_ns is not None}
     needed = [producer(span.text, num_stages) for span in spans]
@@ -274,8 +274,8 @@ def _last(
     ticks: Mapping[str, int],
     done: frozenset[str],
 ) -> tuple[frozenset[str], int]:
-    """(actions that ran since the last verb that moved ranks; without one, those of the newest tick
-    of which all actions have ended; that tick)."""
+    """Return (actions that ran since the last verb that moved ranks, or without one those of the
+    newest tick whose actions have all ended; that tick)."""
     spans = [span for row in seen.values() for span in row if span.t1_ns is not None]
     since = _moved_ns(view)
     ran = [s for s in spans if since is not None and s.t1_ns is not None and s.t1_ns > since]
@@ -287,7 +287,7 @@ def _last(
 
 
 def _moved_ns(view: View) -> int | None:
-    """Return when the last verb was given if it runs some actions and ranks are held, in ns."""
+    """Return when the last verb was given, in ns, if it runs actions and ranks are held."""
     events = view.store.controls.last(view.now_ns, 64)
     modes = (e.status.mode for _, e in reversed(events) if e.status is not None)
     if next(modes, Mode.RUNNING) not in (Mode.HELD, Mode.STEPPING) or view.run_end is not None:
@@ -340,7 +340,7 @@ def _row(
 
 
 def _producer(layout: Layout, action: str, done: frozenset[str]) -> tuple[str | None, int | None]:
-    """(what has to run first, on which rank); None of both where that has run."""
+    """Return (action that has to run before this one, its rank); (None, None): it has run."""
     needed = producer(action, layout.num_stages)
     if needed is None or needed in done or twin(needed) in done:
         return None, None
