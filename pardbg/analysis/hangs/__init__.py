@@ -1,1 +1,1 @@
-"""Hangs: who waits for whom, ranks that stand still, and their stacks."""
+"""Hangs: the wait graph of ranks, ranks that stand still, and their stacks."""

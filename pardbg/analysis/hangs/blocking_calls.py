@@ -1,4 +1,4 @@
-"""System calls that ranks were seen in outside of ops, as their agents sampled them."""
+"""System calls outside of ops in which ranks were seen, as sampled by their agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pardbg.words import whole
 from pardbg_agent.wire import BEAT_NS, BLOCKED
 
 _LAST: Final = 512
-"""Samples per rank."""
+"""Maximum number of samples looked at, per rank."""
 
 
 Call = Literal[
@@ -26,30 +26,30 @@ _CALLS: Final = frozenset(get_args(Call))
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """What the main thread of a rank waits for in the kernel."""
+    """System call that the main thread of a rank waits in."""
 
     call: Call
     file: str = ""
-    """File that is read, written or locked."""
+    """File that is read, written or locked; empty: none or not known."""
     other: int = 0
     """Process that holds the lock, has the socket's other end, or is the worker; 0: none."""
     does: str = ""
-    """What the worker stands in; of a lock file ``held`` while a process has it open."""
+    """Call that the worker stands in; for a lock file ``held`` while a process has it open."""
     holder: int | None = None
-    """Rank of ``other``."""
+    """Rank of the process ``other``; None: not known."""
 
 
 class Sample(NamedTuple):
-    """A rank's main thread in a call."""
+    """Sample of a rank's main thread in a system call."""
 
     looks: int
-    """Number of looks that saw it there, at most as many as there are in the time asked for."""
+    """Number of looks that saw the thread there, at most the number within the time asked for."""
     blocking: Blocking
     place: str
 
 
 def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
-    """Yield a rank's samples since then, the newest first."""
+    """Yield a rank's samples since ``since_ns``, the newest first."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "probe")
     wanted = {i: name for i, name in process.names.items() if name.startswith(BLOCKED)}
@@ -65,7 +65,7 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
 
 
 def counted(view: View, rank: int, since_ns: int) -> Counter[tuple[Blocking, str]]:
-    """Return (call, place) -> number of looks."""
+    """Return (call, place) -> number of looks that saw the rank there."""
     found: Counter[tuple[Blocking, str]] = Counter()
     for one in samples(view, rank, since_ns):
         found[one.blocking, one.place] += one.looks

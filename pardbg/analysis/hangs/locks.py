@@ -1,5 +1,5 @@
-"""Finds the thread inside a lock that another waits to enter, from the program's text and the
-threads' lines: Python keeps no owner of a lock, and nothing is asked of the program."""
+"""Finds the thread that holds a lock which another waits for, from the program's text and the
+threads' lines: Python keeps no owner of a lock, and the program is not asked."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pardbg.store.definitions import Frame
 from pardbg_agent.ctrl.agent_messages import Thread
 
 MAX_TEXT: Final = 1_000_000
-"""Longer files are not read."""
+"""Maximum size of a file that is parsed, in characters."""
 _MAX_TOLD: Final = 3
 _ASYNCIO: Final = "/asyncio/locks.py"
 Source = Callable[[str], str]
-"""A file's text; empty where it cannot be read."""
+"""File -> its text; empty if it cannot be read"""
 Inside = tuple[str, int, int, int]
-"""(lock as it is written, line that takes it, first and last line inside)"""
+"""(lock as written, line that takes it, first and last line inside)"""
 
 
 def lock_waits(threads: Sequence[Thread], source: Source) -> list[str]:
     """Return ``MainThread waits for self.lock; thread writer is inside it at a.py:30 in run``, one
-    for each thread of a rank that stands at a lock which some thread is inside of."""
+    text for each thread that waits for a lock which another thread of the rank holds."""
     stacks = [(thread.thread, _program(thread.frames)) for thread in threads]
     found = []
     for name, frames in stacks:
@@ -39,14 +39,14 @@ def lock_waits(threads: Sequence[Thread], source: Source) -> list[str]:
 
 
 def _program(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """Without asyncio's own inside of a lock."""
+    """Return the frames without asyncio's own, inside a lock."""
     while frames and frames[-1][0].endswith(_ASYNCIO):
         frames = frames[:-1]
     return frames
 
 
 def _awaited(frame: Frame, source: Source) -> str:
-    """The lock that the line of a thread's innermost frame takes; empty if it takes none."""
+    """Return the lock that the line of a thread's innermost frame takes; empty if it takes none."""
     file, line, _ = frame
     text = source(file) if is_user(frame) else ""
     lines = text.splitlines()
@@ -59,8 +59,8 @@ def _awaited(frame: Frame, source: Source) -> str:
 def _inside(
     frames: Sequence[Frame], file: str, lock: str, source: Source, same: bool
 ) -> Sequence[Frame]:
-    """The part of a thread's stack up to where it is inside the lock; empty if it is not. Of the
-    waiting thread itself without its innermost frame."""
+    """Return the part of a thread's stack up to where it is inside the lock; empty if it is not.
+    The innermost frame of the waiting thread itself does not count."""
     bodies = [(first, last) for name, _, first, last in _held(source(file)) if name == lock]
     shown = frames[:-1] if same else frames
     for at in range(len(shown), 0, -1):
@@ -71,9 +71,9 @@ def _inside(
 
 
 def _held(text: str) -> Iterator[Inside]:
-    """``with`` statements over things that have a name (locks are objects, not calls), and from
-    an ``acquire()`` that is a statement of its own, to the statement of its block that releases
-    it (``try`` … ``finally`` as a whole), or to the block's end."""
+    """Yield the regions of code that hold a lock: ``with`` statements over named things (locks are
+    objects, not calls), and from an ``acquire()`` statement to the statement of its block that
+    releases it (``try`` … ``finally`` as a whole), or to the block's end."""
     for node in _nodes(text):
         if isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
@@ -101,7 +101,7 @@ def _acquired(block: Sequence[ast.stmt]) -> Iterator[Inside]:
 
 
 def _called(node: ast.AST, method: str) -> str:
-    """Return what the method is called of; empty if the node is no such call."""
+    """Return the object whose method is called; empty if the node is no such call."""
     func = node.func if isinstance(node, ast.Call) else None
     return (
         ast.unparse(func.value) if isinstance(func, ast.Attribute) and func.attr == method else ""

@@ -1,5 +1,5 @@
-"""The last collectives and messages, and those before them that some rank is at: of the hundred
-groups of a thousand ranks one may hang while the others issue thousands."""
+"""The newest collectives and messages, and older ones in which some rank still stands: of the
+hundred groups of a thousand ranks one may hang while the others issue thousands."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pardbg.analysis.hangs.waitgraph import TAIL, wait_graph
 from pardbg.store.definitions import GroupDef
 
 WHOLE: Final = 20_000
-"""Ops of all ranks of a run that has ended, of which all are looked at."""
+"""Maximum number of ops of an ended run, over all ranks, for which all ops are looked at."""
 MOST: Final = 64
-"""More are left out, the newest first."""
+"""Maximum number of additional older ops; the newest are left out."""
 Key = tuple[tuple[int, str], int]
 """((epoch, group key), seq)"""
 
 
 @per_look
 def standing_collectives(view: View) -> tuple[CollectiveRow, ...]:
-    """`collectives`, and before them those that somebody stands in for long, oldest first."""
+    """Return `collectives`, preceded by older ones that some rank has stood in for long."""
     return _with(view, collectives(view), _open(view))
 
 
 @per_look
 def newest_collectives(view: View) -> tuple[CollectiveRow, ...]:
-    """`standing_collectives`, and what each rank issued last: those that have ended, too."""
+    """Return `standing_collectives` with the last collective of each rank, ended ones included."""
     return _with(view, standing_collectives(view), _issued_last(view))
 
 
@@ -55,7 +55,7 @@ def _with(
 
 @per_view
 def newest_messages(view: View) -> tuple[P2PRow, ...]:
-    """`p2p_rows`, and before them what went between ranks that stand in a message both issued."""
+    """Return `p2p_rows`, preceded by older messages between ranks that stand in a message."""
     rows = p2p_rows(view)
     here = {_which(row) for row in rows}
     pairs = {(min(op.rank, op.peer), max(op.rank, op.peer)): op for op in wait_graph(view).met}
@@ -65,8 +65,8 @@ def newest_messages(view: View) -> tuple[P2PRow, ...]:
 
 @per_store(lambda view: (view.revision, view.t_ns), most=2)
 def passed_collectives(view: View) -> tuple[CollectiveRow, ...]:
-    """Return the collectives before the last ones whose ranks disagreed, of a run that has ended:
-    their backend let them pass, as it does other dtypes."""
+    """Return the collectives of an ended run, before the newest ones, whose ranks disagreed: their
+    backend let them pass, as it does a dtype mismatch."""
     if not _can_be_read(view, "issue"):
         return ()
     return tuple(row for row in collectives(view, None)[:-LAST] if row.verdict != "matched")
@@ -74,15 +74,15 @@ def passed_collectives(view: View) -> tuple[CollectiveRow, ...]:
 
 @per_store(lambda view: (view.revision, view.t_ns), most=2)
 def judged_messages(view: View) -> tuple[P2PRow, ...]:
-    """Return `newest_messages`, and of a run that has ended all: their backend may have let one
-    pass that its receiver expected larger. Empty where the sides of each fit."""
+    """Return `newest_messages`, or all messages of an ended run, as its backend may have let one
+    pass that its receiver expected larger. Empty if both sides of each fit."""
     if _can_be_read(view, "issue_p2p"):
         return () if all_fit(view, None) else p2p_rows(view, None)
     return () if all_fit(view) and not wait_graph(view).met else newest_messages(view)
 
 
 def _can_be_read(view: View, name: str) -> bool:
-    """Return whether the run has ended and a frame can read all of its ops."""
+    """Return whether the run has ended and is small enough for one frame to read all of its ops."""
     return view.run_end is not None and int(view.all(name).counts.sum()) <= WHOLE
 
 
@@ -91,8 +91,8 @@ def _which(row: P2PRow) -> tuple[object, ...]:
 
 
 def _issued_last(view: View) -> Iterator[tuple[int, GroupDef, int]]:
-    """(when, group, seq) of each rank's newest collective: where a rank that has ended stood, and
-    of one that runs unless all have issued it alike."""
+    """Yield (time of issue, group, seq) of the newest collective of each rank that has ended, and
+    of each live rank unless all ranks have issued it alike."""
     alike = ended_alike(view)
     for process in view.ranks.values():
         table, visible = view.rows(process, "issue")
@@ -113,7 +113,7 @@ def _open(view: View) -> Iterator[tuple[int, GroupDef, int]]:
 
 
 def _row(view: View, group: GroupDef, seq: int) -> CollectiveRow | None:
-    """The collective, matched over those of its ranks that are known."""
+    """Return the collective, matched over its known ranks; None if none has a record of it."""
     parts: dict[int, Issue] = {}
     reached: dict[int, int] = {}
     for rank in group.ranks:

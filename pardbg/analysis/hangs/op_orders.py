@@ -1,5 +1,5 @@
-"""Orders of ops that ranks issued, compared with each rank's earlier ones and with other ranks': of
-ranks that wait for each other, the odd one out left an op out or issued one too many."""
+"""Orders of ops of ranks, compared with each rank's earlier ops and with other ranks': among ranks
+that wait for each other, the odd one out left an op out or issued one too many."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pardbg.store.table import Array
 from pardbg_agent import wire
 
 _LAST: Final = 2048
-"""Ops per rank and table that are compared."""
+"""Maximum number of ops compared, per rank and table."""
 _CLEAR: Final = 2
-"""Times as long as the odd one's that what others repeat must be."""
+"""Minimum factor between the repeats of the other ranks and those of the odd one."""
 _SEND: Final = int(wire.Flag.SEND)
 _COLUMNS: Final = ("t0_ns", "name_id", "group_id", "peer", "flags")
 _NO_PEER: Final = -2
 Code = Callable[[Process, int, int, int, bool], object]
-"""(process, op's id, group's id, peer less the own rank or _NO_PEER, whether it sends) -> what is
-compared"""
+"""(process, op id, group id, peer relative to the own rank or _NO_PEER, whether it sends) -> value
+that is compared"""
 
 
 def odd_one_out(view: View, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the one of these ranks whose newest ops repeat least of its own earlier ones; while
-    there is no such history, the one without which all ranks of the job have the same order;
-    empty: not known."""
+    """Return the one of these ranks whose newest ops repeat least of its own earlier ones; without
+    such a history, the one without which all ranks of the job have the same order; empty: not
+    known."""
     repeated = {rank: _repeated(_order(view, rank, _own)) for rank in ranks}
     odd, *others = sorted(repeated, key=lambda rank: repeated[rank])
     if others and repeated[others[0]] >= max(_CLEAR * repeated[odd], 2):
@@ -40,7 +40,7 @@ def odd_one_out(view: View, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _order(view: View, rank: int, code: Code) -> list[object]:
-    """Return the rank's newest ops in the order in which it issued them, as codes."""
+    """Return the codes of the rank's newest ops in order of issue."""
     process, size, rows = view.ranks[rank], len(view.ranks), []
     for name in ("issue", "issue_p2p"):
         table, visible = view.rows(process, name)
@@ -56,13 +56,13 @@ def _own(process: Process, op: int, group: int, peer: int, send: bool) -> object
 
 
 def _alike(process: Process, op: int, group: int, peer: int, send: bool) -> object:
-    """As ``_own`` has it, in what ranks of other groups and neighbours have in common."""
+    """Return the code of an op in terms shared by ranks of other groups and neighbours."""
     of = process.groups.get(group)
     return process.ops.get(op, UNKNOWN_OP).op, of and (of.axis, len(of.ranks)), peer, send
 
 
 def _repeated(order: Sequence[object]) -> int:
-    """Return the number of newest ops that came before in the same order."""
+    """Return the number of newest ops that occurred before in the same order."""
     numbers: dict[object, int] = {}
     coded: Array = np.array([numbers.setdefault(one, len(numbers)) for one in order], np.int64)
     length, ends = 0, np.arange(len(coded) - 1)
@@ -74,6 +74,6 @@ def _repeated(order: Sequence[object]) -> int:
 
 
 def _all_fit(orders: Sequence[Sequence[object]]) -> bool:
-    """Return whether two orders or more are the begin of the longest of them."""
+    """Return whether at least two orders are all prefixes of the longest of them."""
     longest = max(orders, key=len, default=())
     return len(orders) > 1 and all(of and of == longest[: len(of)] for of in orders)

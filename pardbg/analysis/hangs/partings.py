@@ -1,5 +1,5 @@
-"""Where the ops of two ranks parted before they showed it: an op too few in a forward is met by one
-of the same kind, until a backward far behind comes to another one."""
+"""Point at which the ops of two ranks parted before a mismatch showed it: an op too few in a
+forward is matched by one of the same kind, until a much later backward reaches another op."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _UNSHARD: Final = " unshard"
 _WAIT: Final = " wait"
 _MOST_UNITS: Final = 4
 _MOST: Final = 20_000
-"""Ops and units of a step that are looked at."""
+"""Maximum number of ops and units of a step that are looked at."""
 
 
 class Parting(NamedTuple):
-    """The first phase of a step in which two ranks issued unlike numbers of ops on a group."""
+    """First phase of a step in which two ranks issued unlike numbers of ops on a group."""
 
     phase: str
     ranks: tuple[int, int]
     ops: tuple[int, int]
     units: tuple[tuple[int, tuple[str, ...]], ...]
-    """(rank, sharded units that the other one gathered in it, and this one did not)"""
+    """(rank, sharded units that the other rank gathered in the phase and this one did not)"""
 
 
 class _Phase(NamedTuple):
@@ -33,8 +33,8 @@ class _Phase(NamedTuple):
 
 
 def parting(view: View, row: CollectiveRow, one: int, other: int) -> Parting | None:
-    """Return it, of this op's step: it had ended on both when they issued the op. None: they are
-    alike, or that is not known."""
+    """Return the parting in this op's step, in a phase that had ended on both ranks before the op;
+    None: they do not differ, or it is not known."""
     phases = [_phases(view, row, rank) for rank in (one, other)]
     if not all(phases) or phases[0][0].ops != phases[1][0].ops:  # they parted in a step before
         return None
@@ -50,8 +50,8 @@ def parting(view: View, row: CollectiveRow, one: int, other: int) -> Parting | N
 
 
 def _phases(view: View, row: CollectiveRow, rank: int) -> list[_Phase]:
-    """Return the phases of the op's step that ended before it, behind a first one that has the
-    number of the step's first op; empty where ops are missing."""
+    """Return the phases of the op's step that ended before it, after a leading entry with the
+    number of the step's first op; empty if ops are missing."""
     process, issued = view.ranks.get(rank), row.issued.get(rank)
     if process is None or issued is None or row.step is None:
         return []

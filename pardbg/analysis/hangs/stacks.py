@@ -1,4 +1,4 @@
-"""Stacks in words: the place in the user's code, and what a rank is busy with there."""
+"""Stacks in words: the place in the user's code, and the activity of a rank there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg_agent.wire import TASK_OF
 _PACKAGES: Final = "-packages/"
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
 _NO_LIBRARY: Final = ("torch/", "typing_extensions.py")
-"""torch, and what its deprecated functions are wrapped in."""
+"""Library paths left out of places: torch, and the module that wraps its deprecated functions."""
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
 Activity = Literal[
@@ -39,17 +39,17 @@ def is_user(frame: Frame) -> bool:
 
 
 def program(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Without the agent's own frames."""
+    """Return the frames without the agent's own."""
     return tuple(frame for frame in frames if AGENT not in frame[0])
 
 
 def whose(thread: str) -> str:
-    """Return ``thread writer``, or ``asyncio task Task-7`` of what stands among the threads."""
+    """Return ``thread writer``, or ``asyncio task Task-7`` for a task listed among the threads."""
     return thread if thread.startswith(TASK_OF) else f"thread {thread}"
 
 
 def place(frames: Sequence[Frame]) -> str | None:
-    """``train.py:88 in forward``: the innermost frame of the user's code, else the innermost."""
+    """Return ``train.py:88 in forward``: the innermost frame of the user's code, else of all."""
     shown = program(frames)
     if not shown:
         return None
@@ -59,7 +59,7 @@ def place(frames: Sequence[Frame]) -> str | None:
 
 
 def whole_place(frames: Sequence[Frame]) -> str | None:
-    """Return ``place`` with the library's code that the program called there: a program of a
+    """Return ``place`` with the library code that the program called there: a program built on a
     trainer has one line, the trainer's, whatever its ranks do."""
     at, within = place(frames), _library(frames)
     return at and (f"{at}, inside {within}" if within else at)
@@ -80,8 +80,8 @@ def _library(frames: Sequence[Frame]) -> str:
 
 
 def caller(frames: Sequence[Frame]) -> str | None:
-    """Return ``step (train.py:88)``, the program's function that called the one of ``place``, where
-    there is a telling one."""
+    """Return ``step (train.py:88)``, the program's function that called the one of ``place``; None
+    if there is none that tells anything."""
     users = [frame for frame in program(frames) if is_user(frame)]
     inner = users[-1][2] if users else ""
     for file, number, function in reversed(users[:-1]):
@@ -98,7 +98,7 @@ def called_place(frames: Sequence[Frame]) -> str | None:
 
 
 def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
-    """Return at most ``most`` frames: the innermost, before them the program's of deep stacks."""
+    """Return at most ``most`` frames: the innermost, preceded by the program's of a deep stack."""
     if len(frames) <= most:
         return tuple(frames)
     inner = frames[-most // 2 :]
@@ -107,8 +107,8 @@ def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
 
 
 def activity(frames: Sequence[Frame]) -> Activity | None:
-    """Return what the innermost library frames are for; None where the user's code runs. torch's
-    compiler that is being imported, as DDP does, compiles nothing."""
+    """Return the activity of the innermost library frames; None where the user's code runs. An
+    import of torch's compiler, as by DDP, is no compilation."""
     compiles: Activity | None = None
     for frame in reversed(program(frames)):
         if is_user(frame):
@@ -122,10 +122,10 @@ def activity(frames: Sequence[Frame]) -> Activity | None:
 
 
 def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> bool:
-    """Return whether a rank that has an op open stands in it: so the agent says (``inside``: what
-    its own frames were around), or the stack ends where torch issues ops and waits for them. A
-    backward may do so in C++; and so may any other place in torch or a framework, if the thread
-    runs on no core there (``idle``) and is not at something else that is known to take time."""
+    """Return whether a rank with an open op stands in it: the agent says so (``inside``: what its
+    own frames were around), or the stack ends where torch issues ops and waits for them. A backward
+    may do so in C++, and so may any place in torch or a framework, if the thread runs on no core
+    (``idle``) and does nothing else that is known to take time."""
     if inside in ("wait", "op", "call"):
         return True
     if not frames:
@@ -142,8 +142,8 @@ def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> boo
 
 
 def waits_for_device(frames: Sequence[Frame], source: str) -> bool:
-    """Return whether a rank that has a device waits for it: in ``synchronize`` or, by the
-    ``source`` of its innermost line, at a value that the device has yet to compute."""
+    """Return whether a rank with a device waits for it: in ``synchronize`` or, by the ``source`` of
+    its innermost line, for a value that the device has yet to compute."""
     shown = program(frames)
     if not shown:
         return False

@@ -1,4 +1,4 @@
-"""Stalled ranks: what the hub saw of each process, and its stack."""
+"""Stalled ranks: the hub's observations of each process, and its stack."""
 
 from __future__ import annotations
 
@@ -20,77 +20,77 @@ from pardbg.store.process import Process
 from pardbg_agent.wire import BEAT_NS
 
 SILENT_NS: Final = 6 * BEAT_NS
-"""Silence of an agent after which something holds its GIL."""
+"""Silence of an agent, in ns, after which the GIL of its process counts as held."""
 _TOGETHER_NS: Final = 2 * BEAT_NS
-"""A node's rows are read at one moment: there its agents' last beats lie so close, on a busy host
-too."""
+"""Maximum spread of the last heartbeats of a node's agents when the whole node falls silent, in ns,
+even on a busy host."""
 STARVED_NS: Final = 2_500_000_000
-"""... on an overloaded host, which may have no core for it, either."""
+"""Silence on an overloaded host, which may have no core for the agent, in ns."""
 READY_NS: Final = 1_500_000_000
 LOST_NS: Final = 10_000_000_000
-"""Records of a rank that have not come for so long will not."""
+"""Age, in ns, after which missing records of a rank count as lost."""
 IDLE_CORES: Final = 0.1
-"""Cores used; below that it sleeps or waits."""
+"""Cores used, below which a rank sleeps or waits."""
 _STALLS: Final = 64
-"""Stall messages looked at."""
+"""Number of Stall messages looked at."""
 _TABLES: Final = (
     "action", "step", "phase", "issue", "issue_p2p", "done", "done_p2p", "span", "call_begin",
     "call",
 )  # fmt: skip
 OVERLOADED: Final = 1.5
-"""Threads per core that run or are ready to, from which on a host is overloaded: its threads take
-turns."""
+"""Threads per core that run or are ready to, from which on a host is overloaded and its threads
+take turns."""
 _MOST_SLOWDOWN: Final = 8.0
 _MOST_READY: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One rank at the cursor."""
+    """Observations of one rank at the cursor."""
 
     rank: int
     os_state: str
-    """The kernel's letter; empty where it is not known."""
+    """Process state as the kernel's letter; empty: not known."""
     silent_ns: int
-    """Time its agent's thread had been silent; 0: it beats."""
+    """Time for which the agent's thread has been silent, in ns; 0: it beats."""
     held: bool
-    """At a gate that somebody closed."""
+    """Whether the rank is held at a gate."""
     cpu: float | None
-    """Cores it used over the last second or so, or stood ready for."""
+    """Cores that the rank used, or waited for, over the last second or so; None: not known."""
     idle: bool
-    """Its main thread ran on no core over that time, as far as that is known."""
+    """Whether the main thread is known to have used no core over that time."""
     ready: float
-    """Share of that time that its main thread stood ready and got no core."""
+    """Share of that time for which the main thread was runnable without a core."""
     host_load: float
-    """Threads of its host that ran or were ready to over the last seconds, per core."""
+    """Threads per core of the host that ran or were ready to over the last seconds."""
     phase: str
     action: str
-    """The pipeline action that runs there, text form."""
+    """Pipeline action that runs on the rank, as text; empty: none."""
     moved_ns: int
-    """Its newest record or change of status."""
+    """Time of the rank's newest record or change of status, in ns."""
     frames: tuple[Frame, ...]
-    """Its main thread's stack, if it was taken and still holds; outermost first."""
+    """Stack of the main thread, outermost frame first; empty if none was taken or it moved."""
     inside: str
-    """What the agent's own frames were around: wait, op, gate, gil or ``""``."""
+    """Purpose of the agent's own frames in the stack: wait, op, gate, gil or ``""``."""
     source: str
     """Source of the stack: agent, py-spy, or why there is none; empty: none was taken."""
     lock: str = ""
-    """``waits for self.lock; …``, of its thread that does."""
+    """Lock that a thread of the rank waits for, in words: ``waits for self.lock; …``"""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
-    """(name, stack) of its threads, the one of ``frames`` first; empty: there is no other one."""
+    """(name, stack) of all threads, the one of ``frames`` first; empty: there is only one."""
     handles: str = ""
-    """Exception that its main thread is handling there."""
+    """Exception that the main thread is handling at its place; empty: none."""
 
     @property
     def in_op(self) -> bool:
-        """Return whether its stack says that it stands in an op that it has issued, or waits for a
-        thread of its own that does."""
+        """Return whether the stack shows the rank in an op that it issued, or waiting for a thread
+        of its own that is in one."""
         return self.in_lock or waits_in_op(self.frames, self.inside, self.idle)
 
     @property
     def in_lock(self) -> bool:
-        """Return whether it stands outside of ops, and a thread waits for a lock while another is
-        in an op."""
+        """Return whether the rank stands outside of ops while one of its threads waits for a lock
+        and another is in an op."""
         if not (self.lock and self.idle) or waits_in_op(self.frames, self.inside, self.idle):
             return False
         return any(waits_in_op(frames, "") for _, frames in self.threads[1:])
@@ -101,13 +101,13 @@ class Seen:
 
     @property
     def overloaded(self) -> bool:
-        """Return whether its host has too few cores, or it gets too little of one."""
+        """Return whether the rank's host has too few cores, or the rank gets too little of one."""
         return self.host_load >= OVERLOADED or self.ready >= 0.5
 
     @property
     def slowdown(self) -> float:
-        """Return how many times as long as with a core of its own a rank takes: the one factor of
-        whatever waits for ranks that work."""
+        """Return by what factor a rank takes longer than with a core of its own; it applies to all
+        limits for ranks that work."""
         return max(1.0, 1 / (1 - min(self.ready, _MOST_READY)), slowdown(self.host_load))
 
     @property
@@ -117,13 +117,13 @@ class Seen:
 
 
 def slowdown(load: float) -> float:
-    """Return the factor that a host's load makes of a time; 1 where it is not overloaded."""
+    """Return the factor by which a host's load prolongs times; 1 if it is not overloaded."""
     return min(load, _MOST_SLOWDOWN) if load >= OVERLOADED else 1.0
 
 
 @per_view
 def seen(view: View, rank: int) -> Seen:
-    """Rank ``rank`` at the cursor. Once per view."""
+    """Return the observations of a rank at the cursor; computed once per view."""
     process = view.ranks[rank]
     said = states(view).get(process.proc, {})
     action = running_action(view, rank)
@@ -158,7 +158,7 @@ def seen(view: View, rank: int) -> Seen:
 
 
 def _scheduled(view: View, process: Process, said: Mapping[str, Any]) -> tuple[float | None, float]:
-    """Shares of the last seconds its main thread ran (None: not known), and lacked a core."""
+    """Return (shares of recent time that the main thread ran, or None; lacked a core)."""
     t_ns = state_at(view)[0] or view.t_ns
     before_ns, earlier = _earlier(view)
     now = fields.integers(said, "scheduled")
@@ -171,15 +171,15 @@ def _scheduled(view: View, process: Process, said: Mapping[str, Any]) -> tuple[f
 
 @per_view
 def _earlier(view: View) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
-    """Return what all ranks' states were READY_NS before."""
+    """Return (time, states of all ranks) as of READY_NS before the newest ones."""
     return view.store.states.ranks((state_at(view)[0] or view.t_ns) - READY_NS)
 
 
 @per_view
 def on_their_way(view: View) -> frozenset[int]:
-    """Return ranks of a live run whose records of READY_NS ago are still on their way here: what
-    these have not issued nobody can say. After LOST_NS they are taken for lost; one whose agent is
-    silent, or that has ended, sends no more."""
+    """Return ranks of a live run whose records of READY_NS ago are still to arrive, so that ops
+    they have not issued are not known. After LOST_NS their records count as lost; a rank that has
+    ended, or whose agent is silent, sends no more."""
     if not (view.live and view.store.live):
         return frozenset()
     t_ns, before = state_at(view)[0] or view.t_ns, _earlier(view)[1]
@@ -201,7 +201,7 @@ def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:
 
 
 def lost_nodes(view: View) -> list[tuple[int, Node]]:
-    """Return (when, node) of each node that the hub hears nothing of."""
+    """Return (time of the loss, node) of each node that the hub no longer hears from."""
     silent: dict[int, tuple[int, Node]] = {}
     for t_ns, event in view.store.controls.last(view.now_ns, len(view.store.controls)):
         if isinstance(event.fact, Node):
@@ -213,8 +213,8 @@ def lost_nodes(view: View) -> list[tuple[int, Node]]:
 
 @per_view
 def is_cut_off(view: View, host: str) -> bool:
-    """Return whether nothing is heard of a whole host, as far as one can tell: of several ranks
-    there, and not of all hosts, the agents fell silent at one moment; or the hub says so."""
+    """Return whether a whole host is silent: agents of several ranks there, but not of all hosts,
+    fell silent at one moment, or the hub reports the node as lost."""
     ranks = {rank: process for rank, process in view.ranks.items() if process.host == host}
     if any(ranks.keys() <= {*node.ranks} for _, node in lost_nodes(view)):
         return True
@@ -229,7 +229,7 @@ def is_cut_off(view: View, host: str) -> bool:
 
 Threads = tuple[tuple[str, tuple[Frame, ...]], ...]
 Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str, str]
-"""(when, frames, inside, source, threads, lock it waits for, exception that it handles)"""
+"""(time in ns, frames, inside, source, threads, lock it waits for, exception that it handles)"""
 
 
 def _stalls(view: View) -> list[Stall]:
@@ -239,7 +239,7 @@ def _stalls(view: View) -> list[Stall]:
 
 @per_view
 def stall_stacks(view: View) -> dict[int, Stack]:
-    """Return rank -> its newest stack that the hub took at a standstill."""
+    """Return rank -> its newest stack, taken by the hub at a standstill."""
     found: dict[int, Stack] = {}
     for stall in _stalls(view):
         t_ns, source = stall.since_ns, stall.source
@@ -256,15 +256,15 @@ def stall_stacks(view: View) -> dict[int, Stack]:
 
 
 def ran(view: View, rank: int, since_ns: int) -> tuple[Frame, ...]:
-    """Return the stack that was taken of a rank since then, even if it ran on afterwards."""
+    """Return the stack taken of a rank since ``since_ns``, even if the rank ran on afterwards."""
     stack = stall_stacks(view).get(rank)
     return stack[1] if stack is not None and stack[0] >= since_ns else ()
 
 
 @per_view
 def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str]:
-    """Return where open asynchronous ops were issued, by (rank, group key, seq) of a collective,
-    and by (rank, when)."""
+    """Return the places where open asynchronous ops were issued, by (rank, group key, seq) for
+    collectives and by (rank, time of issue in ns) for all."""
     found: dict[tuple[int, str, int] | tuple[int, int], str] = {}
     for stall in _stalls(view):
         for rank, rows in stall.issued.items():
@@ -276,10 +276,10 @@ def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str
 
 
 def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool]:
-    """Return (where a rank first issued an op, or made a call, with the signature of this one,
-    whether it was this one): the definition tells. It is there even of a rank that its backend
-    ended in the op. None where ops of that signature differ in size, and this one from the first:
-    lines may, too."""
+    """Return (place where a rank first issued an op, or made a call, with the signature of this
+    one; whether it was this one), from its definition, which exists even if the backend ended the
+    rank in the op. None if ops of that signature differ in size, and this one from the first, as
+    their places may differ too."""
     process = view.ranks[rank]
     for name in ("issue", "issue_p2p", "call"):
         table = process.table(name)
@@ -296,7 +296,7 @@ def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool
 
 
 def host_load(view: View, ranks: Iterable[int]) -> float:
-    """Threads per core that run or are ready, on the fullest of these ranks' hosts; 0: unknown."""
+    """Return threads per core that run or are ready, on these ranks' fullest host; 0: not known."""
     of = states(view)
     rows = (of.get(view.ranks[rank].proc, {}) for rank in ranks if rank in view.ranks)
     return max((fields.integer(row, "load", 0) for row in rows), default=0) / 100

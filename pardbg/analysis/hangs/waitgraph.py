@@ -4,10 +4,10 @@ issued.
 A rank is inside an op if it issued it, it is not complete, and the rank computes nothing: its
 stack, where one was taken, stands in an op; else no action of a pipeline runs on it. A rank that
 posted a receive ahead and computes is not inside it. Ranks that have ended or are stopped wait for
-nobody.
+no other rank.
 
-What can be reached along the edges and has no edge out of itself is to blame: one rank (a sink), or
-several that wait for each other (a cycle: a deadlock).
+Nodes that can be reached along the edges and have no edge out of themselves are to blame: one rank
+(a sink), or several that wait for each other (a cycle: a deadlock).
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from pardbg.store.table import Table
 from pardbg_agent import wire
 
 PATIENCE_NS: Final = 2_000_000_000
-"""An op that is open for less is no news."""
+"""Time for which an op must be open to count as a wait, in ns."""
 STILL_NS: Final = 1_000_000_000
-"""A rank without a stack that has moved since then is not standing in an op."""
+"""Time in ns without progress after which a rank without a stack may stand in an op."""
 _MOST_APART_NS: Final = 250_000_000
-"""Limit on how far an op may begin before STATE says, on a clock that is not known well."""
+"""Maximum time by which an op may begin before STATE's figure, for an imprecise clock, in ns."""
 _MOST_KEPT: Final = 1 << 15
 TAIL: Final = 4096
-"""Ops per rank in which the open ones are looked for."""
+"""Number of newest ops per rank among which the open ones are searched for."""
 _SEND, _FAILED = int(wire.Flag.SEND), int(wire.Flag.FAILED)
 _ISSUED: Final = ("issue", "issue_p2p", "call_begin")
 _NEVER: Final = 1 << 62
 _HOST_WAITS: Final = ("gloo", "mpi", "")
-"""Backends whose ops the host itself waits in."""
+"""Backends in whose ops the host itself waits."""
 _TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy", "rpc")
-"""Calls that are shown with their arguments."""
+"""Prefixes of calls that are shown with their arguments."""
 _ROOT_FIRST: Final = ("broadcast", "scatter")
-"""Ops whose ranks wait for the root before anybody else."""
+"""Ops whose ranks wait for the root before any other rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOp:
-    """An op that its rank issued and that is not complete."""
+    """An op that its rank has issued and that is not complete."""
 
     rank: int
     group: GroupDef
@@ -63,12 +63,12 @@ class PendingOp:
     p2p: bool
     send: bool
     peer: int
-    """Global rank of the p2p peer (-1: anybody) or of the root."""
+    """Global rank of the peer of a message (-1: any rank), or of the root."""
     since_ns: int
     behind: int
-    """Ops of the same edge issued after it (p2p)."""
+    """Number of later ops that the rank issued on the same edge (point-to-point)."""
     name: str
-    """Name of its group, with the ranks where another one is called the same."""
+    """Name of the op's group, with its ranks if another group has the same name."""
 
     @property
     def key(self) -> tuple[int, str]:
@@ -76,22 +76,22 @@ class PendingOp:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Return the ranks that issue it."""
+        """Return the ranks that take part in the op."""
         return (self.rank, self.peer) if self.p2p else self.group.ranks
 
     @property
     def call(self) -> bool:
-        """Return whether it is no op but a call that may block, as new_group is."""
+        """Return whether this is no op but a call that may block, such as new_group."""
         return self.group.backend == wire.CALLS
 
     @property
     def alone(self) -> bool:
-        """Return whether it is a call that nobody else has to make."""
+        """Return whether this is a call that no other rank has to make."""
         return self.call and len(self.group.ranks) == 1
 
     @property
     def asks(self) -> int:
-        """Return the rank that a call of torch.distributed.rpc waits for; -1: it is none."""
+        """Return the rank that a call of torch.distributed.rpc waits for; -1: it is no RPC."""
         asked = self.op.root if self.call and self.op.op.startswith("rpc") else None
         return -1 if asked is None else asked
 
@@ -114,7 +114,7 @@ class PendingOp:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Rank ``rank`` is inside ``op``, which ``missing`` have not issued."""
+    """A rank inside ``op``, with the ranks (``missing``) that have not issued it."""
 
     rank: int
     op: PendingOp
@@ -123,13 +123,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What others wait for: one rank, or several that wait for each other."""
+    """Ranks that others wait for: a single one, or several that wait for each other."""
 
     ranks: tuple[int, ...]
     victims: tuple[int, ...]
-    """Ranks that wait for it, through others too."""
+    """Ranks that wait for ``ranks``, indirectly too."""
     waits: tuple[Wait, ...]
-    """What its direct victims are in (of a cycle: what its ranks are in), the oldest first."""
+    """Waits of the direct victims (of a cycle: of its ranks), the oldest first."""
 
     @property
     def cycle(self) -> bool:
@@ -146,19 +146,19 @@ class WaitGraph:
     waits: tuple[Wait, ...]
     blames: tuple[Blame, ...]
     issued_by_all: tuple[tuple[PendingOp, ...], ...]
-    """Open ops that each known rank has issued: collectives, the newest of their ranks' groups, and
-    messages, where a rank stands in no other op."""
+    """Open ops that each known rank has issued: collectives that are the newest of their group on
+    each rank, and messages of ranks that stand in no other op."""
     alone: tuple[PendingOp, ...]
-    """Open calls that nobody else has to make, or for which nobody is missing; the oldest first."""
+    """Open calls that no other rank has to make, or that lack no rank; the oldest first."""
     unsure: tuple[int, ...]
-    """Ranks in ``waits`` of which no stack says that they stand in an op."""
+    """Ranks in ``waits`` without a stack that shows them in an op."""
     met: tuple[PendingOp, ...] = ()
-    """Open sends and receives whose other side was issued, too; the oldest first."""
+    """Open sends and receives whose other side was issued too; the oldest first."""
 
 
 @per_view
 def wait_graph(view: View) -> WaitGraph:
-    """Return the graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
+    """Return the graph of ops open for PATIENCE_NS at the cursor; computed once per view."""
     opened: dict[int, list[PendingOp]] = {}
     for rank, process in _may_wait(view).items():
         if view.proc_end(process) is not None:
@@ -203,7 +203,7 @@ def wait_graph(view: View) -> WaitGraph:
 
 
 def _at_store(opened: Mapping[int, Sequence[PendingOp]]) -> dict[str, set[int]]:
-    """key -> ranks that wait for it at the store."""
+    """Return key -> ranks that wait for it at the store."""
     found: dict[str, set[int]] = {}
     for rank, ops in opened.items():
         for op in ops:
@@ -217,10 +217,10 @@ def _old(view: View, since_ns: int, floor: int) -> bool:
 
 
 def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
-    """Return whether the rank computes nothing: it stands in one of its open ops.
+    """Return whether the rank computes nothing, and so stands in one of its open ops.
 
-    On a device the host does not wait in an op but where it next needs a result, so there the
-    stack does not say; that the rank stands still does, or its device where its times are known.
+    On a device the host does not wait in an op but where it next needs a result, so there the stack
+    does not tell; instead the rank must stand still, or its device if its times are known.
     """
     now, on_host = seen(view, rank), all(op.group.backend in _HOST_WAITS for op in ops)
     device_ns = None if on_host else reached_ns(view, rank)
@@ -235,11 +235,11 @@ def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
 
 
 def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
-    """Return the rank's ops that are issued and not complete, oldest first; none where the oldest
-    is open for less than PATIENCE_NS.
+    """Return the rank's ops that are issued and not complete, oldest first; empty if the oldest is
+    open for less than PATIENCE_NS.
 
-    STATE knows how many are open and since when the oldest is; records know which. An op whose
-    Work was dropped without a wait has no completion record: it is not open any more.
+    STATE knows how many are open and since when the oldest is; records know which. An op whose Work
+    was dropped without a wait has no completion record: it is not open any more.
     """
     said = states(view).get(process.proc)
     since = 0
@@ -259,8 +259,8 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
 
 
 def _stamp(view: View, process: Process, *names: str) -> tuple[object, ...]:
-    """Changes when the process has more of these records, or defines more: while ranks stand, what
-    is worked out of them is kept."""
+    """Return a value that changes when the process has more of these records or definitions;
+    results are kept until then."""
     rows = (view.rows(process, name) for name in names)
     return (
         len(process.groups), len(process.ops), view.store.part,
@@ -269,9 +269,9 @@ def _stamp(view: View, process: Process, *names: str) -> tuple[object, ...]:
 
 
 def _may_wait(view: View) -> dict[int, Process]:
-    """Ranks whose STATE says so, or where there is none, of whom something that was issued
-    PATIENCE_NS ago was not complete at the cursor: a search, where who waits is looked at row by
-    row."""
+    """Return the ranks that may wait: STATE says so or, without a STATE, an op that was issued
+    PATIENCE_NS ago was not complete at the cursor. A search for candidates only; each is then
+    looked at row by row."""
     said, ranks = states(view), view.ranks
     may = np.array([process.proc in said for process in ranks.values()], np.bool_)
     silent, of = np.flatnonzero(~may), np.array([*ranks.values(), None])
@@ -294,13 +294,13 @@ def _may_wait(view: View) -> dict[int, Process]:
 
 @per_store(lambda view, name: (view.revision, tuple(view.ranks.values()), name), most=4)
 def _all_complete_by(view: View, name: str) -> NDArray[np.int64]:
-    """`_complete_by` of all ranks, one after the other."""
+    """Return `_complete_by` of all ranks, concatenated."""
     return np.concatenate([_complete_by(view, one, name) for one in view.ranks.values()])
 
 
 def _complete_by(view: View, process: Process, name: str) -> NDArray[np.int64]:
-    """Return when all ops up to each row of a table of issued ones had completed or failed. As long
-    as the table: the newest alone is kept, of each process."""
+    """Return when all ops up to each row of a table of issued ops had completed or failed, in ns.
+    It is as long as the table: only the newest is kept, per process."""
     kept: dict[tuple[str, str], tuple[Hashable, NDArray[np.int64]]] = view.store.memo.setdefault(
         "complete by", {}
     )
@@ -357,7 +357,7 @@ def _keys(groups: np.ndarray, seqs: np.ndarray) -> np.ndarray:
 
 
 def _with_behind(view: View, process: Process, ops: list[PendingOp]) -> list[PendingOp]:
-    """With the number of ops that the rank issued on the same edge after each."""
+    """Return the ops with the number of later ops that the rank issued on the same edge."""
     if not ops:
         return []
     table, visible = view.rows(process, "issue_p2p")
@@ -386,7 +386,7 @@ def _is(process: Process, group_id: int, group: GroupDef) -> bool:
 
 
 class _Reached:
-    """How many ops each rank has issued: on a group, and on a p2p edge."""
+    """Counts of the ops that each rank has issued, on a group and on a point-to-point edge."""
 
     def __init__(self, view: View, at_store: Mapping[str, set[int]]) -> None:
         self._view = view
@@ -408,7 +408,7 @@ class _Reached:
         return found
 
     def absent(self, group: GroupDef, seq: int) -> tuple[int, ...]:
-        """Known ranks of the group that have not issued its collective number ``seq``."""
+        """Return the known ranks of the group that did not issue its collective ``seq``."""
         key = (group.epoch, group.key, seq)
         found = self._absent.get(key)
         if found is None:
@@ -422,7 +422,7 @@ class _Reached:
         return found
 
     def who_may_set(self, key: str) -> tuple[int, ...]:
-        """Return ranks that do not wait for a key themselves: those that live, if any does."""
+        """Return ranks that do not wait for a key themselves: the live ones, if there are any."""
         waiting = self._at_store.get(key, set())
         others = [rank for rank in self._view.ranks if rank not in waiting]
         view = self._view
@@ -446,7 +446,7 @@ class _Reached:
         )
 
     def edge(self, rank: int, group: GroupDef, peer: int, tag: int, send: bool) -> int | None:
-        """Ops that ``rank`` issued on the edge; None where records were lost."""
+        """Return the number of ops that ``rank`` issued on the edge; None if records were lost."""
         process = self._view.ranks[rank]
         now = self._view.t_ns
         if process.lost(now) or process.missed_before or process.undefined_groups:
@@ -465,7 +465,7 @@ class _Reached:
 
 
 def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
-    """Return ranks that have not issued the op (of p2p: its other side)."""
+    """Return ranks that have not issued the op; for a point-to-point op, its other side."""
     if op.p2p:
         return (op.peer,) if _is_met(view, op, reached) is False else ()
     if op.at_store:
@@ -475,7 +475,7 @@ def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
 
 
 def _is_met(view: View, op: PendingOp, reached: _Reached) -> bool | None:
-    """Return whether a message's other side was issued; None: not known."""
+    """Return whether the other side of a message was issued; None: not known."""
     if op.peer < 0 or op.peer not in view.ranks or op.peer == op.rank:
         return None
     mine = reached.edge(op.rank, op.group, op.peer, op.op.tag, op.send)
