@@ -1,9 +1,9 @@
 """Collectives of all ranks as columns.
 
-`IssuedCollectives` has what each rank issued, and which collectives all members issued alike and
-completed: of most there is no more to look at, and an object per op and rank is what takes long for
-a thousand ranks. `CollectiveColumns` has matched collectives, for callers that look at all of many
-and make rows of few.
+`IssuedCollectives` has the ops that each rank issued, and which collectives all members issued
+alike and completed: most need no further look, and for a thousand ranks an object per op and rank
+is what takes long. `CollectiveColumns` has matched collectives, for callers that look at many and
+make rows of few.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pardbg.store.table import Array
 from pardbg_agent import wire
 
 TRUE_ENDS: Final = ("completed", "device")
-"""Sources of times at which an op truly ended; a wait says only when the host looked."""
+"""Sources of times at which an op truly ended; a wait tells only when the host looked."""
 UNTIMED: Final = ("", "polled")
-"""Sources that time nothing: that it completed is known, and not when, or not before a poll came
-by."""
+"""Sources without a time of completion: it is only known that the op completed, or that it did
+before a poll."""
 
 MAX_MEMBERS: Final = 4096
 SAYS: Final = attrgetter("op", "reduce", "dtype", "root", "meets")
@@ -49,18 +49,18 @@ class IssuedCollectives:
     """Collectives issued since ``start_ns``, one row per rank, sorted by group, sequence number and
     rank.
 
-    In a run of several ranks, groups of one rank are left out: they exchange nothing, frameworks
-    call them out of habit.
+    In a run of several ranks, groups of one rank are left out: they exchange nothing, and
+    frameworks call them out of habit.
     """
 
     def __init__(self, view: View, start_ns: int) -> None:
         self._view = view
         self._processes = list(view.ranks.values())
         self.groups: list[GroupDef] = []
-        """By number."""
+        """Groups by their number in this object."""
         self._own_groups: list[GroupDef] = []
         self._uneven: set[int] = set()
-        """Groups that ranks define differently."""
+        """Numbers of groups that ranks define differently."""
         self._newest: dict[tuple[int, int], int] = {}
         issued, done = self._columns(start_ns)
         self._number(issued)
@@ -69,7 +69,7 @@ class IssuedCollectives:
         self._judge()
 
     def last(self, number: int | None) -> list[int]:
-        """Return the newest collectives by their first arrival, oldest first."""
+        """Return the newest collectives by first arrival, oldest first; all for None."""
         by_name = sorted(range(len(self.groups)), key=lambda g: _name(self.groups[g]))
         place = np.empty(len(by_name), np.int64)
         place[by_name] = np.arange(len(by_name))
@@ -80,7 +80,7 @@ class IssuedCollectives:
 
     @property
     def steps(self) -> Array:
-        """Return the step of each collective on the rank that issued it first."""
+        """Return the step of each collective, on the rank that issued it first."""
         return self._rows["step"][self._first_row]
 
     def key(self, at: int) -> tuple[int, str, int]:
@@ -89,11 +89,11 @@ class IssuedCollectives:
         return (*_name(self.groups[self._rows["group"][row]]), int(self._rows["seq"][row]))
 
     def span(self, at: int) -> tuple[int, int]:
-        """Return (first issue, last completion)."""
+        """Return (first issue, last completion) of a collective, in ns."""
         return int(self.first_ns[at]), int(self._done_ns[at])
 
     def facts(self, wanted: Sequence[int]) -> Iterator[Facts]:
-        """Return the facts of collectives that all members issued alike."""
+        """Yield the facts of collectives that all members issued alike."""
         at = np.array(wanted, np.int64)
         first, rows = self._first_row[at], self._rows
         kinds = np.where(self._one_kind[at], self._kind[self._starts[at]], self._kinds.index(""))
@@ -119,8 +119,8 @@ class IssuedCollectives:
             )  # fmt: skip
 
     def columns(self, wanted: Array) -> tuple[Columns, Columns, list[str]]:
-        """Return columns of collectives that all members issued alike, columns of each rank's part
-        in them, and the names of ops, as in ``CollectiveColumns``."""
+        """Return (columns of collectives that all members issued alike, columns of each rank's part
+        in them, names of ops), as in ``CollectiveColumns``."""
         first, rows, counts = self._first_row[wanted], self._rows, self._ends - self._starts
         timed = [kind not in UNTIMED for kind in self._kinds]
         known = np.array(timed)[self._kind[self._starts]]
@@ -144,7 +144,7 @@ class IssuedCollectives:
         return of, whose | {"rank": self._ranks[rows["who"][part]]}, list(names)
 
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
-        """Return each rank's issue, for collectives that have to be matched one by one."""
+        """Return collective -> rank -> its issue, for collectives to be matched one by one."""
         names = (
             "who", "of", "seq", "op", "t0_ns", "done_ns", "has", "source", "a", "b", "peer",
             "flags", "step", "stage", "microbatch", "failed", "asked",
@@ -165,8 +165,8 @@ class IssuedCollectives:
         return found
 
     def cut(self, at: int) -> bool:
-        """Return whether a rank may have issued its part of the collective before ``start_ns``:
-        then the part is not among the rows, and the rank must not be taken for missing."""
+        """Return whether a rank may have issued its part of the collective before ``start_ns``;
+        then the part is not among the rows, and the rank must not be called missing."""
         part = slice(self._starts[at], self._ends[at])
         group = self.groups[number := int(self._rows["group"][part][0])]
         if number in self._uneven or not 0 < len(group.ranks) <= MAX_MEMBERS:
@@ -190,7 +190,7 @@ class IssuedCollectives:
         return self._newest[rank, number]
 
     def reached(self, at: int) -> Mapping[int, int]:
-        """Return each rank's newest sequence number in the collective's group."""
+        """Return rank -> newest sequence number in the collective's group."""
         group = self._rows["group"]
         part = slice(*group.searchsorted(group[self._starts[at]] + np.arange(2)))
         ranks, seqs = self._ranks[self._rows["who"][part]], self._rows["seq"][part]
@@ -199,7 +199,7 @@ class IssuedCollectives:
     # ------------------------------------------------------------------ inside
 
     def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
-        """Return the ops issued since a time, and those completed since each rank's first issue."""
+        """Return (ops issued since a time, ops completed since each rank's first such issue)."""
         ops, completed = self._view.all("issue"), self._view.all("done")
         begins = ops.before(start_ns)
         issued = ops.take(ISSUED, begins)
@@ -210,7 +210,7 @@ class IssuedCollectives:
         return _wide(issued), _wide(done)
 
     def _number(self, issued: Columns) -> None:
-        """Replace each process's own ids by numbers that are the same for all ranks."""
+        """Replace each process's own ids by numbers that all ranks share."""
         names = _names(self._view)
         several = len(self._processes) > 1
         issued["own"] = issued["who"] << 16 | issued["group_id"]
@@ -233,7 +233,7 @@ class IssuedCollectives:
         issued["says"] = np.array([says for _, says in ops], np.int64)[issued["op"]]
 
     def _complete(self, issued: Columns, done: Columns) -> None:
-        """Add each op's newest completion, by process, group and sequence number."""
+        """Add the newest completion of each op, by process, group and sequence number."""
         own = done["who"] << 16 | done["group_id"]
         place = np.minimum(self._own.searchsorted(own), max(len(self._own) - 1, 0))
         good = np.flatnonzero(self._own[place] == own) if len(own) else np.empty(0, np.int64)
@@ -256,7 +256,7 @@ class IssuedCollectives:
         self._sources = [source_of(flag) for flag in flags.tolist()]
 
     def _sort(self, issued: Columns) -> None:
-        """Sort the rows; two issues of a rank under one number count once."""
+        """Sort the rows, and merge two issues of a rank under one sequence number."""
         key = issued["group"] << 32 | issued["seq"]
         order = np.argsort(key, kind="stable")
         order = order[key[order] >= 0]
@@ -271,7 +271,7 @@ class IssuedCollectives:
         self._ranks = np.array(list(self._view.ranks), np.int64)
 
     def _judge(self) -> None:
-        """Set times per collective, and whether all members issued it alike and completed it."""
+        """Set each collective's times, and whether all members issued it alike and completed it."""
         rows, starts, counts = self._rows, self._starts, self._ends - self._starts
         members = [() if g in self._uneven or len(group.ranks) > MAX_MEMBERS else group.ranks
                    for g, group in enumerate(self.groups)]  # fmt: skip
@@ -302,7 +302,7 @@ class IssuedCollectives:
 
 
 class _Names:
-    """Groups and ops by the ranks' own ids, looked up once for all cursors."""
+    """Groups and ops by each rank's own ids, looked up once for all cursors."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -346,19 +346,19 @@ def _wide(columns: Columns) -> Columns:
 
 
 Make = Callable[[list[int]], Iterable[CollectiveRow]]
-"""Makes rows of some."""
+"""Function that makes the rows of the given collectives."""
 
 
 @dataclass(frozen=True, eq=False)
 class CollectiveColumns:
-    """Matched collectives in order of step, within a step by first arrival."""
+    """Matched collectives in order of step; within a step by first arrival."""
 
     of: Columns
-    """One value per collective: ``step``, ``group`` (a number), ``op`` (its place in ``ops``),
-    ``bytes``, ``transfer_ns`` (-1: not known), ``wait_ns``, ``last_rank``, ``true_ends`` (of all
-    ranks), ``count`` (of ranks)."""
+    """Columns with a value per collective: ``step``, ``group`` (a number), ``op`` (its place in
+    ``ops``), ``bytes``, ``transfer_ns`` (-1: not known), ``wait_ns``, ``last_rank``, ``true_ends``
+    (on all ranks), ``count`` (of ranks)."""
     parts: Columns
-    """One value per rank of each: ``rank``, ``issued_ns``, ``done_ns``."""
+    """Columns with a value per collective and rank: ``rank``, ``issued_ns``, ``done_ns``."""
     ops: Sequence[str]
     make: Make
 
@@ -373,7 +373,7 @@ class CollectiveColumns:
 
     @cached_property
     def row_of(self) -> Array:
-        """Return the collective of each part."""
+        """Return the index of each part's collective."""
         return np.repeat(np.arange(len(self)), self.of["count"])
 
     @cached_property
@@ -385,14 +385,14 @@ class CollectiveColumns:
         return self.rows([at])[0]
 
     def rows(self, wanted: Sequence[int]) -> list[CollectiveRow]:
-        """Return some collectives as rows."""
+        """Return the given collectives as rows."""
         known = self._rows_made
         if new := [at for at in wanted if at not in known]:
             known.update(zip(new, self.make(new), strict=True))
         return [known[at] for at in wanted]
 
     def half_ns(self) -> Array:
-        """Return the time at which half of the ranks had issued each collective."""
+        """Return the time at which half of the ranks had issued each collective, in ns."""
         ordered = np.lexsort((self.parts["issued_ns"], self.row_of))
         if not len(self):
             return ordered
@@ -401,7 +401,7 @@ class CollectiveColumns:
 
 
 def by_step(of: Columns, parts: Columns, ops: Sequence[str], make: Make) -> CollectiveColumns:
-    """Return the collectives of two ranks at least, grouped by step in order of each step's first
+    """Return the collectives of at least two ranks, grouped by step in order of each step's first
     collective; otherwise in their order."""
     _, firsts, inverse = np.unique(of["step"], return_index=True, return_inverse=True)
     order = np.argsort(firsts[inverse], kind="stable")
@@ -418,7 +418,7 @@ def by_step(of: Columns, parts: Columns, ops: Sequence[str], make: Make) -> Coll
 
 
 def of_rows(steps: Sequence[int], rows: Sequence[CollectiveRow]) -> CollectiveColumns:
-    """Return matched rows as columns; ``steps`` has the step to use for each."""
+    """Return matched rows as columns; ``steps``: step to use for each row."""
     keys = {key: i for i, key in enumerate(dict.fromkeys(row.key for row in rows))}
     ops = {op: i for i, op in enumerate(dict.fromkeys(row.op for row in rows))}
     values = [

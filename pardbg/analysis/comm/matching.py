@@ -1,4 +1,4 @@
-"""Collectives matched over their group's ranks: arrival, skew, transfer, bandwidth, verdict."""
+"""Collectives matched over their group's ranks: arrivals, skew, transfer, bandwidth, verdict."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from pardbg_agent.tables.c10d_ops import Side, Traffic, kind_of
 
 LAST: Final = 200
 _MARGIN: Final = 1.6
-"""Read-ahead factor: the oldest collectives of a tail are cut in two."""
+"""Factor of ops read ahead, as the oldest collectives of a tail are incomplete."""
 _FEW: Final = 40
-"""Rows that a collective has at first taken to have."""
+"""Number of rows assumed for each collective in the first attempt."""
 MISSING_AFTER_NS: Final = 1_000_000_000
-"""Minimum wait of the others before a rank is called missing."""
+"""Minimum wait of other ranks before a rank counts as missing, in ns."""
 Key = tuple[int, str, int]
 Times = tuple[int | None, int | None, int | None]
-"""(skew, wait, transfer), ns"""
+"""(skew, wait, transfer) in ns"""
 _A: Final = attrgetter("a")
 _B: Final = attrgetter("b")
 _FIRST: Final = attrgetter("t0_ns", "rank")
 CALLS_LABEL: Final = "set-up calls"
 _INIT: Final = "init_process_group"
 _MOST_ARRIVALS: Final = 1 << 17
-"""Kept, of collectives: of many ranks each has many."""
+"""Maximum number of arrivals in cached collectives; with many ranks each has many."""
 
 
 def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...]:
-    """Return the last collectives as of the cursor, oldest first; all of the run for None."""
+    """Return the last collectives as of the cursor, oldest first; ``last=None``: all of the run."""
     widest: tuple[int | None, tuple[CollectiveRow, ...]] = view.of_look.get("collectives", (0, ()))
     known, rows = widest
     if known is not None and (last is None or known < last):
@@ -90,8 +90,8 @@ def ended_alike(view: View) -> frozenset[Key]:
 
 @per_look
 def _tail(view: View, last: int | None) -> IssuedCollectives:
-    """Return the last collectives and more. Groups are mostly small, so few rows are read first; if
-    one of the collectives is cut by that, all rows are."""
+    """Return issued ops that include the last collectives. Groups are mostly small, so few rows are
+    read first; if that cuts one of the collectives, all rows that may be needed."""
     rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
     if last is not None and rows is not None and rows > (few := _FEW * last):
         found = IssuedCollectives(view, tail_start(view, "issue", few))
@@ -102,7 +102,7 @@ def _tail(view: View, last: int | None) -> IssuedCollectives:
 
 
 def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> CollectiveColumns:
-    """Return the matched collectives of these steps, issued since a time by two ranks at least;
+    """Return the matched collectives of these steps, issued since a time by at least two ranks;
     only the newest if there are more than about ``most`` issues."""
     oldest = tail_start(view, "issue", most)
     found = IssuedCollectives(view, max(since_ns, oldest))
@@ -130,7 +130,7 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
 def _of_steps(
     view: View, found: IssuedCollectives, steps: Collection[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the collectives of these steps, and those that have to be matched one by one."""
+    """Return (collectives of these steps, those of them that must be matched one by one)."""
     order = np.array(found.last(None), np.int64)
     wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
     return wanted, [at for at in wanted if not _is_uniform(view, found, at)]
@@ -143,9 +143,9 @@ def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
 
 @per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
-    """Return set-up calls of a group (init_process_group, new_group …) as matched collectives. The
-    group of an init_process_group is the world that its rank expects: where these differ and none
-    is complete, their ranks wait for each other."""
+    """Return the set-up calls of groups (init_process_group, new_group …) as matched collectives.
+    The group of an init_process_group is the world that its rank expects: if worlds differ and none
+    is complete, their ranks wait for each other and count as one."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
     worlds: dict[tuple[int, int], dict[int, Issue]] = defaultdict(dict)
     num_inits: Counter[int] = Counter()
@@ -169,7 +169,7 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
-    """Match one collective from each rank's issue. ``reached``: newest sequence number per rank."""
+    """Return one collective matched from each rank's issue. ``reached``: rank -> newest number."""
     first: Issue = min(parts.values(), key=_FIRST)
     members, absent, missing, (verdict, detail, culprits), arrivals = _examined(
         view, parts, reached, first
@@ -233,7 +233,7 @@ def _examined(
     tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[Verdict, str, tuple[int, ...]],
     tuple[Arrival, ...],
 ]:  # fmt: skip
-    """Return (members, absent members, missing members, verdict, arrivals)."""
+    """Return (members, absent members, missing members, verdict, arrivals) of a collective."""
     members = _members(first.group, parts)
     absent = tuple(rank for rank in members if rank not in parts)
     # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
@@ -257,7 +257,7 @@ def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
 def _arrivals(
     view: View, members: Sequence[int], parts: Mapping[int, Issue], first_ns: int
 ) -> tuple[Arrival, ...]:
-    """Return each member's arrival, with the time that the debugger held it."""
+    """Return each member's arrival, including the time that the debugger held it."""
     ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
     held = was_held(view, first_ns, max(ends))
     arrivals = []
@@ -297,7 +297,7 @@ def busbw_factor(op: str, num_ranks: int) -> float | None:
 
 
 def busbw_gbps(op: str, num_ranks: int, num_bytes: int, transfer_ns: int | None) -> float | None:
-    """Return the bus bandwidth in GB/s (1e9 bytes), which is bytes/ns."""
+    """Return the bus bandwidth in GB/s (1e9 bytes), which equals bytes/ns."""
     factor = busbw_factor(op, num_ranks)
     if factor is None or not transfer_ns or num_bytes <= 0:
         return None
@@ -349,8 +349,8 @@ def _gone(view: View, ranks: Sequence[int]) -> bool:
 
 
 def _mismatch(parts: Mapping[int, Issue]) -> tuple[Verdict, str, tuple[int, ...]] | None:
-    """Return the ranks' first disagreement: that on the op first, as the rest follows from it. Of
-    an op whose definition did not come nobody knows what it says."""
+    """Return the ranks' first disagreement, that on the op first, as the others follow from it;
+    None: they agree. Ops without a definition are not compared."""
     ordered = [parts[rank] for rank in sorted(parts) if parts[rank].op is not UNKNOWN_OP]
     if len({(*SAYS(i.op), i.peer, i.a, i.b) for i in ordered}) <= 1:
         return None
@@ -369,7 +369,7 @@ def _mismatch(parts: Mapping[int, Issue]) -> tuple[Verdict, str, tuple[int, ...]
 
 
 def compared(verdict: str, issue: Issue) -> object:
-    """Return the field that a mismatch verdict compares, of one rank's op."""
+    """Return the field of one rank's op that a mismatch verdict compares."""
     if verdict == "op mismatch":
         return _op_text(issue)
     if verdict == "root mismatch":
@@ -381,16 +381,16 @@ def compared(verdict: str, issue: Issue) -> object:
 
 def _op_texts(ordered: Sequence[Issue], whole: bool = False) -> dict[int, object]:
     """Return rank -> op and reduction. A reduction unknown to one rank is not compared: Python's
-    hooks cannot see that of an op issued by C++, the native ones can. Of an init_process_group with
-    the host only if ``whole``: it may have several names."""
+    hooks cannot see that of an op issued by C++, the native hooks can. The host of an
+    init_process_group is included only if ``whole``, as it may have several names."""
     unknown = {i.op.op for i in ordered if not i.op.reduce}
     met = not whole and _met(ordered)
     return {i.rank: i.op.op if i.op.op in unknown else _op_text(i, met, whole) for i in ordered}
 
 
 def _op_text(issue: Issue, met: bool = False, whole: bool = True) -> str:
-    """Return op and reduction. Of a completed init_process_group (``met``) without the address:
-    ranks may write it in several ways (localhost, its number, a store of their own)."""
+    """Return the op and its reduction, with the address of an init_process_group unless that has
+    completed (``met``): ranks may write it in several ways (localhost, its number, own stores)."""
     op = issue.op
     at = op.meets if whole else op.meets.rpartition(":")[2]
     return " ".join(filter(None, (op.op, f"at {at}," if at and not met else "", op.reduce)))
@@ -401,7 +401,7 @@ def _met(ordered: Sequence[Issue]) -> bool:
 
 
 def _addresses(ordered: Sequence[Issue]) -> Mapping[int, object]:
-    """Return rank -> an init_process_group with the host where it looks for the others; empty where
+    """Return rank -> init_process_group with the host at which it looks for the others; empty if
     they have met."""
     inits = all(i.op.op == _INIT for i in ordered)
     return {i.rank: _op_text(i) for i in ordered} if inits and not _met(ordered) else {}
@@ -424,8 +424,8 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
 
 
 def _sides_text(values: Mapping[int, object], is_size: bool) -> str:
-    """Return text such as ``rank 3: broadcast; ranks 0–2: all_reduce SUM``, the odd ranks first,
-    since a line may be cut."""
+    """Return text such as ``rank 3: broadcast; ranks 0–2: all_reduce SUM``, with the odd ranks
+    first, as a line may be cut."""
     sides = _sides(values)
     smallest_first = sorted(sides.items(), key=lambda item: (len(item[1]), item[1]))
     texts = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
@@ -444,7 +444,7 @@ def _sides(values: Mapping[int, object]) -> dict[object, list[int]]:
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the ranks that differ from the majority; none if no side is the largest.
+    """Return the ranks that differ from the majority; empty if no side is the largest.
 
     The agent's ``agreement.odd_ones`` has the same rule; one test covers both.
     """

@@ -1,4 +1,4 @@
-"""What NCCL says of its communicators: rings, channels, transports, algorithms, its own clock."""
+"""NCCL's own report on its communicators: rings, channels, transports, algorithms, measured ops."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ MAX_INSPECTED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """One, with the job's ranks where all of its processes are known, else with its own."""
+    """An NCCL communicator, with the job's ranks if all its processes are known, else its own."""
 
     comm_id: str
     ranks: tuple[int, ...]
     global_ranks: bool
     rings: tuple[tuple[int, ...], ...]
-    """For each channel the ranks in the order in which data goes round."""
+    """Ranks of each channel's ring, in the order in which data goes round."""
     num_trees: int
     channels: int
-    """Channels for collectives; 0: not printed."""
+    """Number of channels for collectives; 0: not printed."""
     transports: tuple[tuple[str, int], ...]
-    """(``P2P``, ``SHM``, ``NET/IB`` …, number of connections), most used first."""
+    """(``P2P``, ``SHM``, ``NET/IB`` …, number of connections), most frequent first."""
     complete: bool
-    """All ranks printed all of it."""
+    """Whether all ranks printed all of their lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedOp:
-    """Ops of one kind as the Inspector measured them; some are missing."""
+    """Ops of one kind as measured by NCCL's Inspector, which misses some."""
 
     communicator: str
     op: str
@@ -48,12 +48,12 @@ class InspectedOp:
 
 @dataclass(frozen=True, slots=True)
 class NcclView:
-    """All that NCCL said; empty where it said nothing."""
+    """All reports of NCCL; empty if it printed nothing."""
 
     version: str
     communicators: tuple[Communicator, ...]
     choices: tuple[tuple[Choice, int], ...]
-    """(choice, number of ops), the largest first."""
+    """(choice, number of ops), largest number of bytes first."""
     inspected: tuple[InspectedOp, ...]
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class NcclView:
 
 @per_view
 def nccl_view(view: View) -> NcclView:
-    """Return what lines of NCCL's say; they are of communicators that were made at the begin."""
+    """Return NCCL's reports; its lines are about communicators made at the start."""
     reader = view.store.nccl
     choices = sorted(reader.choices.items(), key=lambda item: -item[0].bytes * item[1])
     return NcclView(
@@ -74,7 +74,7 @@ def nccl_view(view: View) -> NcclView:
 
 
 def ring_order(view: View, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the ranks of a group in the order of its first ring; None where it is not known."""
+    """Return the ranks of a group in the order of its first ring; None: not known."""
     members = frozenset(ranks)
     return _rings(view).get(members)
 
@@ -88,7 +88,7 @@ def _rings(view: View) -> Mapping[frozenset[int], tuple[int, ...]]:
 
 
 def _topologies(view: View) -> list[Topology]:
-    """Return the topologies; they are joined anew only when a line said something."""
+    """Return the topologies; they are rebuilt only after new lines."""
     reader, memo = view.store.nccl, view.store.memo
     revision, found = memo.get("nccl", (-1, []))
     if revision != reader.revision:

@@ -1,4 +1,4 @@
-"""Issued ops with their completions, of all ranks."""
+"""Issued ops of all ranks, with their completions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN_OP: Final = OpDef("op", "", "", None, 0)
 ISSUED: Final = (
     "name_id", "group_id", "seq", "t0_ns", "a", "b", "peer", "flags", "step", "stage", "microbatch",
 )  # fmt: skip
-"""Columns of an op's issue."""
+"""Columns of a record of an issued op."""
 _SEND: Final = int(wire.Flag.SEND)
 _FAILED: Final = int(wire.Flag.FAILED)
 _SOURCES: Final = (
@@ -32,7 +32,7 @@ _SOURCES: Final = (
 
 
 class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four times as much
-    """One op as one rank issued it."""
+    """An op as issued by one rank."""
 
     rank: int
     group: GroupDef
@@ -44,14 +44,14 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
     a: int
     b: int
     peer: int
-    """Peer; of a receive from anybody known once it is complete, -1 until then."""
+    """Peer; a receive from any rank has it once it is complete, and -1 until then."""
     send: bool
     step: int
     stage: int
     microbatch: int
     failed: bool
     from_any: bool = False
-    """A receive that named no sender."""
+    """Whether the op is a receive that named no sender."""
 
     @property
     def bytes(self) -> int:
@@ -66,12 +66,12 @@ def source_of(flags: int) -> str:
 
 
 def done_table(name: str) -> str:
-    """Return the table with the completions of a table of issued ops."""
+    """Return the name of the table with the completions of a table of issued ops."""
     return "call" if name == "call_begin" else name.replace("issue", "done")
 
 
 def tail_start(view: View, name: str, rows: int | None) -> int:
-    """Return the time since which all ranks together issued about ``rows`` ops (0: the run)."""
+    """Return the time since which all ranks issued about ``rows`` ops together; 0: the start."""
     if rows is None:
         return 0
     seen = view.all(name)
@@ -84,7 +84,7 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
 
 
 def issues(view: View, name: str, since_ns: int) -> list[Issue]:
-    """Return the ops of table ``issue`` or ``issue_p2p`` of all ranks issued since a time."""
+    """Return the ops of all ranks in table ``issue`` or ``issue_p2p`` since a time."""
     found: list[Issue] = []
     for rank, process in view.having(name):
         table, visible = view.rows(process, name)
@@ -97,7 +97,7 @@ def issues(view: View, name: str, since_ns: int) -> list[Issue]:
 def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
     """Return a rank's ops in these rows, oldest first.
 
-    Completed ops are kept: they do not change any more, and a frame asks for thousands of which few
+    Completed ops are cached: they do not change any more, and a frame needs thousands of which few
     are new.
     """
     process, done_name = view.ranks[rank], done_table(name)
@@ -139,7 +139,7 @@ def _issues_of(
 
 
 def unknown_group(process: Process, group_id: int) -> GroupDef:
-    """Return a stand-in, named by the process's own number, for a group without definition."""
+    """Return a stand-in, named by the process's own id, for a group without a definition."""
     name = f"#{group_id}"
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
 
@@ -161,7 +161,7 @@ def _ranks_by_name(view: View) -> dict[str, set[tuple[int, ...]]]:
 
 
 def is_undefined(group: GroupDef) -> bool:
-    """Return whether the group is a stand-in by `unknown_group`: its members are not known."""
+    """Return whether the group is a stand-in by `unknown_group`, whose members are not known."""
     return not group.ranks and not group.backend and group.name.startswith("#")
 
 

@@ -1,4 +1,4 @@
-"""Communication beside compute: hidden, and exposed.
+"""Overlap of communication and compute: hidden and exposed communication.
 
 An op is under way on a rank from its issue on. Until the last rank has arrived it *waits*, after
 that data *moves*. It is *exposed* while it holds the host up: in a wait, in a synchronous call, or
@@ -27,22 +27,22 @@ _ASYNC: Final = int(wire.Flag.ASYNC)
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A rank's collectives in one step, ns; waiting and moving time do not overlap."""
+    """Collectives of a rank in one step, times in ns; waiting and moving time do not overlap."""
 
     step: int
     step_ns: int
     moving_ns: int
-    """Data of any op moved."""
+    """Time in which data of any op moved, in ns."""
     exposed_ns: int
-    """... and the host was held up by it."""
+    """Part of the moving time in which the host was held up, in ns."""
     waiting_ns: int
-    """The host was held up by an op to which others had still to come."""
+    """Time in which the host was held up by an op to which other ranks had yet to come, in ns."""
     held_up_ns: int
-    """The host was held up by communication at all."""
+    """Time in which the host was held up by any communication, in ns."""
 
     @property
     def could_hide_ns(self) -> int:
-        """Return the exposed time, at most that of compute, which compute could hide, in ns."""
+        """Return the exposed time that compute could hide, in ns: at most the time of compute."""
         return min(self.exposed_ns, max(0, self.step_ns - self.held_up_ns))
 
     @property
@@ -51,7 +51,7 @@ class Overlap:
 
 
 Ops = Mapping[int, Sequence[tuple[int, int, int]]]
-"""rank -> (issued, last arrival or own completion if that came first, completed) of its ops."""
+"""rank -> (issue, last arrival or earlier own completion, completion) of its ops, in ns"""
 
 
 def ops_by_rank(rows: Iterable[CollectiveRow]) -> Ops:
@@ -71,7 +71,7 @@ def overlaps(
 ) -> list[Overlap]:  # fmt: skip
     """Return the overlap of ``rank``'s communication and compute in each step of ``spans``.
 
-    ``ops``: step -> its ops, as in ``Ops``; other ops do not matter, but take time.
+    ``ops``: step -> its ops, as in ``Ops``; only these are needed, more cost time.
     """
     ways = {step: under_way(span, ops[step]) for step, span in spans.items()}
     whole = (min(a for a, _ in spans.values()), max(b for _, b in spans.values()))

@@ -20,32 +20,32 @@ from pardbg_agent import wire
 
 LAST: Final = 200
 _MARGIN: Final = 2
-"""Read-ahead factor: the oldest pairs of a tail are cut in two."""
+"""Factor of ops read ahead, as the oldest pairs of a tail are incomplete."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 Edge = tuple[int, str, int, int, int]
 """(epoch, group key, src, dst, tag)"""
 Pair = tuple[int, Edge, int, Issue | None, Issue | None]
 """(first issue, edge, order, send, receive)"""
 _TRANSFERS: Final = 480
-"""Pairs that are looked for where fewer are asked for: they are looked for once a view."""
+"""Least number of pairs searched for, so that a view searches only once."""
 _BY_STEP: Final = 1 << 20
-"""Orders of edges with lost records are counted within a step: step * this + number."""
+"""Factor in an order counted within a step (after lost records): step * this + number."""
 
 
 @per_view
 def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
-    """Return the last p2p pairs as of the cursor, oldest first; all of the run for None."""
+    """Return the last point-to-point pairs as of the cursor, oldest first; ``last=None``: all."""
     return _rows(view, _newest(view, last))
 
 
 def all_fit(view: View, last: int | None = LAST) -> bool:
-    """Return whether the two sides of each of the last p2p pairs say one size and one dtype, as
-    they do in a healthy run: no row of `p2p_rows` need be made to find those that do not."""
+    """Return whether the sides of each recent pair agree on size and dtype, as in a healthy run:
+    then no row of `p2p_rows` is needed to find misfits."""
     return not any(s and r and _misfit(s, r) for *_, s, r in _newest(view, last))
 
 
 class Transfer(NamedTuple):
-    """A message that arrived as it was sent, both of whose sides are known."""
+    """A message that arrived as it was sent, with both sides known."""
 
     src: int
     dst: int
@@ -54,12 +54,12 @@ class Transfer(NamedTuple):
     send_ns: int
     done_ns: int
     moving_ns: int
-    """From when both sides were there to completion; without holds."""
+    """Time from both sides being posted to completion, in ns; without holds."""
 
 
 def transfers(view: View, last: int) -> Iterator[Transfer]:
-    """Return those of the last p2p pairs, at most 480, oldest first. Not those whose completion a
-    poll saw: when they arrived is not known."""
+    """Yield messages among the last point-to-point pairs, at most 480, oldest first, but for those
+    whose completion a poll saw: their times of arrival are not known."""
     for _, edge, _, send, recv in _newest(view, _TRANSFERS)[-last:]:
         if not send or not recv or recv.done_ns is None or recv.source == "polled":
             continue
@@ -78,7 +78,7 @@ def _newest(view: View, last: int | None) -> Sequence[Pair]:
 
 @per_view
 def _pairs_since(view: View, last: int | None) -> Sequence[Pair]:
-    """Return the last pairs; of as many ops as these may need, and some more."""
+    """Return the last pairs, read from as many ops as these may need."""
     rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
     pairs = _paired(view, issues(view, "issue_p2p", start), start)
@@ -87,7 +87,7 @@ def _pairs_since(view: View, last: int | None) -> Sequence[Pair]:
 
 @per_view
 def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
-    """Return the last messages between two ranks in both directions, oldest first; of a thousand
+    """Return the last messages between two ranks in both directions, oldest first; with a thousand
     ranks these need not be among the run's last."""
     tables = {
         rank: view.rows(view.ranks[rank], "issue_p2p")
@@ -128,7 +128,7 @@ def _rows(view: View, pairs: Sequence[Pair]) -> tuple[P2PRow, ...]:
 
 
 def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
-    """Return id(op) -> the program's span around it."""
+    """Return id(op) -> span of the program around the op."""
     by_rank: dict[int, list[Issue]] = defaultdict(list)
     for issue in parts:
         by_rank[issue.rank].append(issue)
@@ -153,7 +153,7 @@ def _by_edge(parts: Sequence[Issue]) -> tuple[dict[Edge, list[Issue]], dict[Edge
 
 
 class _Before:
-    """A rank's ops issued before a time, by edge and side; counted once per rank."""
+    """Counts of each rank's ops issued before a time, by edge and side."""
 
     def __init__(self, view: View, t_ns: int) -> None:
         self._view, self._t_ns = view, t_ns
@@ -171,7 +171,7 @@ class _Before:
 def _counts(
     view: View, rank: int, name: str, before_ns: int
 ) -> dict[tuple[str, bool, int, int], int]:
-    """Return (group key, send, peer, tag) -> rows of a rank's table before a time."""
+    """Return (group key, send, peer, tag) -> number of rows in a rank's table before a time."""
     process = view.ranks[rank]
     row = int(process.table(name).when.searchsorted(before_ns, side="left"))
     counts: dict[tuple[str, bool, int, int], int] = defaultdict(int)
@@ -183,7 +183,7 @@ def _counts(
 
 
 def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -> dict[int, Issue]:
-    """Return order -> op, counted from the run's start; within the step if a side lost records,
+    """Return order -> op, counted from the run's start; if a side lost records, within the step,
     since a lost record would shift all later pairs."""
     if not parts:
         return {}
@@ -261,7 +261,7 @@ def _row(
 
 
 def _waited(view: View, send: Issue | None, recv: Issue | None) -> int | None:
-    """Return the sender's time on its own, in ns, while the receive was already posted."""
+    """Return how long the receive was posted while the sender had yet to send, in ns."""
     if send is None or recv is None:
         return None
     return max(0, unheld_ns(view, send.rank, recv.t0_ns, max(recv.t0_ns, send.t0_ns)))
@@ -277,8 +277,8 @@ def _moving(view: View, send: Issue | None, recv: Issue | None, done_ns: int | N
 
 
 def _chunk_span(sent_in: Span | None, taken_in: Span | None) -> str:
-    """Return the span that has the chunk: the sender's, since the receiver's may be about its own
-    send."""
+    """Return the text of the span that has the chunk: the sender's, since the receiver's may be
+    about its own send."""
     if sent_in is not None:
         return sent_in.text
     return taken_in.name if taken_in is not None else ""
@@ -305,7 +305,7 @@ def _misfit(send: Issue, recv: Issue) -> Verdict | None:
 
 
 def _label(send: Issue | None, recv: Issue | None) -> str:
-    """Return ``F mb4`` if the pipeline labelled the op with its stage and microbatch."""
+    """Return ``F mb4`` if the pipeline labelled the op with stage and microbatch; else empty."""
     for issue in (send, recv):
         if issue is not None and issue.microbatch != wire.NONE:
             return f"{issue.op.reduce} mb{issue.microbatch}".strip()
@@ -314,7 +314,7 @@ def _label(send: Issue | None, recv: Issue | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A message of a collective written in sends and receives."""
+    """A message of a collective that the program writes in sends and receives."""
 
     src: int
     dst: int
@@ -324,22 +324,22 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """The progress of a collective of many messages: the step of the rank furthest behind."""
+    """Progress of a collective made of messages: the step of the rank furthest behind."""
 
     phase: str
     part: int
     parts: int
     moves: tuple[Move, ...]
-    """What each rank sent or sends in it, by sender."""
+    """Message of each rank in this step, by sender."""
     slowest: tuple[int, int] | None
-    """The edge whose messages take longest from both sides' issue to completion (median)."""
+    """Edge whose messages take longest from both sides being posted to completion (median)."""
     slowest_bps: float | None  # of that edge, while a message is on it
     film: tuple[tuple[str, tuple[Move, ...]], ...] = ()
-    """(phase, moves) of all its parts up to this one; empty where an earlier one is not known."""
+    """(phase, messages) of all parts up to this one; empty if an earlier one is not known."""
 
 
 def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
-    """Return the progress of the newest such collective; None if no message has its part and chunk.
+    """Return the progress of the newest collective made of messages; None if there is none.
 
     Ranks run up to a step apart from their neighbours. The step is that of the rank furthest
     behind: all others have passed it, so its row of moves is complete.
@@ -364,7 +364,7 @@ def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
 
 
 def _film(labelled: Sequence[P2PRow], last: P2PRow) -> tuple[tuple[str, tuple[Move, ...]], ...]:
-    """Return the parts of ``last``'s collective: each sender's newest run from the first on."""
+    """Return the parts of ``last``'s collective: each sender's newest run, from the first on."""
     found: dict[int, dict[int, P2PRow]] = defaultdict(dict)
     awaited = {row.src: last.part for row in labelled}
     for row in sorted(labelled, key=_sent, reverse=True):
@@ -389,7 +389,7 @@ def _place(row: P2PRow) -> tuple[str, str, int, int]:
 
 
 def _slowest(rows: Sequence[P2PRow]) -> tuple[tuple[int, int] | None, float | None]:
-    """Return (edge, bytes/s) with the lowest median of all edges."""
+    """Return (edge, bytes/s) of the edge with the lowest median rate."""
     speeds: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in rows:
         taken = row.transfer_ns

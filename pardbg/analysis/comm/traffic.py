@@ -45,43 +45,43 @@ class Edge:
     dst: int
     bytes: int
     rate_bps: float
-    """Bytes per second over the last window (``TrafficView.window_ns``)."""
+    """Rate in bytes per second over the last window (``TrafficView.window_ns``)."""
     source: Literal["observed", "modelled"]
     num_ops: int
     active: bool
-    """An op is in flight on it at the cursor."""
+    """Whether an op is in flight on the edge at the cursor."""
     label: str = ""
-    """What its newest message was, as ``P2PRow.label``."""
+    """Label of the edge's newest message, as ``P2PRow.label``."""
     course: tuple[float, ...] = ()
     """Bytes per second in each `BINS`-th of the window, oldest first; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOp:
-    """One kind of op on one axis of the mesh in a step: means over steps and groups."""
+    """One kind of op on one axis of the mesh in a step, as means over steps and groups."""
 
     axis: str
     op: str
     groups: tuple[tuple[int, ...], ...]
     number: float
-    """Ops of a group; of messages, those that a rank sends."""
+    """Number of ops of a group; for messages, the number that a rank sends."""
     payload: float
-    """Bytes of all of them: the larger of input and output; of messages, what a rank sends."""
+    """Bytes of all ops (the larger of input and output); for messages, bytes that a rank sends."""
     sent: float
-    """Bytes that a rank sends: observed of messages, of other ops by a ring, or a star's mean."""
+    """Bytes that a rank sends: observed for messages, else by a ring, or the mean of a star."""
     source: Literal["observed", "modelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
-    """What a training step moves, as the mean of its newest complete steps."""
+    """Traffic of a training step, as the mean of its newest complete steps."""
 
     first: int
     last: int
     ops: tuple[StepOp, ...]
-    """The one that sends most first."""
+    """Kinds of ops, the one that sends most first."""
     edges: tuple[tuple[int, int, str, float], ...]
-    """(sender, receiver, source, bytes a step)"""
+    """(sender, receiver, source, bytes per step)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +90,22 @@ class TrafficView:
     edges: tuple[Edge, ...]
     groups: tuple[GroupView, ...]
     ops: tuple[tuple[str, str, int, int, float | None], ...]
-    """(group, op, number, bytes, median busbw GB/s) per kind of op, largest first."""
+    """(group, op, number, bytes, median busbw in GB/s) per kind of op, largest first."""
     ring: RingStep | None = None
     step: StepTraffic | None = None
-    """None: no step has ended on every rank, or its operations are known only as sums."""
+    """Traffic of a step; None: no step has ended on every rank, or ops are known only as sums."""
     nccl: NcclView | None = None
-    """What NCCL says of its communicators; None: it says nothing."""
+    """NCCL's report on its communicators; None: there is none."""
 
 
 Over = int | Mapping[str, tuple[int, int]]
-"""All of the run, bytes since a time apart; or process -> begin and end of what is counted."""
+"""Begin in ns of bytes counted apart, over all of the run; or process -> (begin, end) counted."""
 WINDOW_NS: Final = 2_000_000_000
 STEPS: Final = 8
-"""Newest complete steps, at most, whose mean is the traffic of a step."""
+"""Maximum number of newest complete steps averaged for the traffic of a step."""
 BINS: Final = 24
 _MOST_DRAWN: Final = 64
-"""Ranks of a group whose edges have a course."""
+"""Maximum number of ranks of a group whose edges have a course."""
 _FROM_ROOT: Final = ("broadcast", "scatter")
 _TO_ROOT: Final = ("reduce", "gather")
 _SHARED: Final = ("scatter", "gather")
@@ -129,7 +129,7 @@ class _Sum:
 class _Sums:
     edges: dict[tuple[int, int, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     ops: dict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    """(group key, group name, op)"""
+    """(group key, group name, op) -> its sum"""
 
 
 def traffic_view(view: View) -> TrafficView:
@@ -168,8 +168,8 @@ def traffic_view(view: View) -> TrafficView:
 
 
 def step_traffic(view: View) -> StepTraffic | None:
-    """Return the traffic of a step, by the newest that ended on every rank. A run's first one is
-    left out where there are others: it hands out parameters and shapes."""
+    """Return the traffic of a step, from the newest steps that ended on every rank. A run's first
+    step is left out if there are others: it distributes parameters and shapes."""
     steps = [row.step for row in step_rows(view)][-STEPS - 1 :]
     if not steps or view.having("op_sum"):
         return None
@@ -200,7 +200,7 @@ def step_traffic(view: View) -> StepTraffic | None:
 
 
 def _by_axis(sums: _Sums) -> dict[tuple[str, str], dict[tuple[str, str, str], _Sum]]:
-    """Return (axis, op) -> what each of its groups did."""
+    """Return (axis, op) -> (group key, axis, op) -> sum, for each of the axis's groups."""
     kinds: dict[tuple[str, str], dict[tuple[str, str, str], _Sum]] = defaultdict(dict)
     for (key, axis, op), part in sums.ops.items():
         if key:
@@ -213,7 +213,7 @@ def _step_op(
     kinds: Mapping[tuple[str, str, str], _Sum], messages: frozenset[tuple[str, str, str]],
     parts: _Sums, steps: int,
 ) -> StepOp:  # fmt: skip
-    """Return one kind of op on all groups of an axis."""
+    """Return one kind of op over all groups of an axis."""
     groups = tuple(sorted(members.get(key, ()) for key, _, _ in kinds))
     ranks, message = sum(map(len, groups)), messages.issuperset(kinds)
     many = max(1, ranks if message else len(groups)) * steps
@@ -234,8 +234,8 @@ def _step_op(
 
 
 def sent_of(op: str, num_ranks: int) -> float:
-    """Return the share of an op's bytes that a rank sends: 2(n-1)/n in an all_reduce; else (n-1)/n,
-    also as the mean of a star, whose root sends or is sent n-1 times as much."""
+    """Return the share of an op's bytes that a rank sends: 2(n-1)/n for all_reduce; else (n-1)/n,
+    also as the mean of a star, whose root sends or receives n-1 times as much."""
     factor = busbw_factor(op, num_ranks)
     if factor is None:
         return 0.0
@@ -252,7 +252,7 @@ def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
 def _courses(
     view: View, rows: Sequence[CollectiveRow]
 ) -> dict[tuple[int, int, str], NDArray[np.float64]]:
-    """Return each edge's bytes over the window; rings' shares at the last arrival."""
+    """Return edge -> rates over the window, in bytes/s; rings' shares at the last arrival."""
     begin, each = view.t_ns - WINDOW_NS, WINDOW_NS // BINS
     found: dict[tuple[int, int, str], NDArray[np.float64]] = defaultdict(lambda: np.zeros(BINS))
     for name in ("issue_p2p", "part"):
@@ -283,8 +283,8 @@ def _courses(
 def _as_of(
     view: View, process: Process, name: str, over: Over
 ) -> Iterable[tuple[int, int, bool, int, int, int, int]]:
-    """Return (name id, group id, send, peer, number, bytes, bytes since) per kind of op; over spans
-    of time, only what was issued in them."""
+    """Yield (name id, group id, send, peer, number, bytes, recent bytes) per kind of op; over a
+    span of time, only ops issued in it."""
     table, visible = view.rows(process, name)
     if not table.base + visible:
         return
@@ -306,7 +306,7 @@ def _as_of(
 
 
 def _add_p2p(view: View, sums: _Sums, over: Over) -> None:
-    """Add p2p edges, from the sender's records, or the receiver's if the sender is not known."""
+    """Add p2p edges, from the sender's records, or the receiver's if the sender is unknown."""
     seen: dict[tuple[int, int, bool], _Sum] = defaultdict(_Sum)
     for rank, process in view.having("issue_p2p"):
         for name_id, gid, send, peer, number, size, recent in _as_of(
@@ -329,7 +329,7 @@ def _add_p2p(view: View, sums: _Sums, over: Over) -> None:
 
 
 def _add_parts(view: View, sums: _Sums, over: Over) -> None:
-    """Add all_to_alls' bytes between each pair of ranks: the router decides them, not a ring."""
+    """Add bytes of all_to_alls between each two ranks, which routers decide, not rings."""
     for rank, process in view.having("part"):
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", over):
             if size:  # else the peer's part alone has bytes
@@ -356,7 +356,7 @@ def _add_collectives(view: View, sums: _Sums, over: Over) -> None:
 
 
 def _add_other(view: View, sums: _Sums) -> None:
-    """Add a row for ops beyond the kinds (op, group, peer, tag) counted apart per process."""
+    """Add a row for ops beyond the kinds (op, group, peer, tag) that a process counts apart."""
     for name in ("issue", "issue_p2p"):
         for _, process in view.having(name):
             totals, visible = process.totals(name), view.visible(process, name)
@@ -368,7 +368,7 @@ def _add_other(view: View, sums: _Sums) -> None:
 
 
 def _add_summed(view: View, sums: _Sums, over: Over) -> None:
-    """Add ops that level summary sums per step: collectives once per group; sends, no receiver."""
+    """Add ops that level summary sums per step: collectives once a group, sends alone."""
     for rank, process in view.having("op_sum"):
         for name_id, gid, send, _, number, size, recent in _as_of(view, process, "op_sum", over):
             group, name = process.groups.get(gid), process.ops.get(name_id, UNKNOWN_OP).op
@@ -389,7 +389,7 @@ def _witness(view: View, group: GroupDef) -> int | None:
 def _add_ring(
     view: View, sums: _Sums, ranks: tuple[int, ...], op: str, number: int, size: int, recent: int
 ) -> None:
-    """Add a ring's shares, along NCCL's own first ring where it printed that."""
+    """Add the shares of a ring's links, in the order of NCCL's first ring if it was printed."""
     ranks = ring_order(view, ranks) or ranks
     per_link = ring_bytes(op, size, len(ranks))
     if per_link <= 0 or len(ranks) > 1024:
