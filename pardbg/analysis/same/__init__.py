@@ -1,1 +1,1 @@
-"""The same computation: captured tensors of two runs, or of one run's replicas, compared."""
+"""Comparison of computations: captured tensors of two runs, or of one run's replicas."""

@@ -1,7 +1,7 @@
-"""What modules put out in a run, and its gradients, added up from what the ranks had.
+"""Outputs of a run's modules, and their gradients, assembled from the ranks' parts.
 
 Ranks with the same samples had the whole of it, equal parts of a sum, or slices; ranks with other
-samples had other rows, which add. Which of these it was, a rank cannot say: each is a reading, and
+samples had other rows, which add. A rank cannot tell which of these it was: each is a reading, and
 the one that the reference agrees with is taken.
 """
 
@@ -32,64 +32,64 @@ from pardbg.store.store import Store
 By = Literal["contents", "place"]
 How = Literal["whole", "sum", "cut"]
 Kind = tuple[How, By, int]
-"""(what ranks had, how samples are known, dimension of a cut)"""
+"""(form of the ranks' parts, identification of samples, dimension of a cut)"""
 WHATS: Final = ("out", "d_out")
 
 
 def place_in_block(name: str) -> str:
-    """Return what modules at the same place of other blocks have in common: ``blocks.*.mlp``."""
+    """Return a name shared by modules at the same place of other blocks: ``blocks.*.mlp``."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """An activation of all samples of a step, if ranks had ``how`` of it."""
+    """Activation of all samples of a step, if ``how`` is the form of the ranks' parts."""
 
     how: How
     by: By
-    """How samples are known: by contents, or by their place among those of a rank."""
+    """Identification of samples: by contents, or by their place among those of a rank."""
     dim: int
-    """Of a cut."""
+    """Dimension along which the parts are cut."""
     whole: Whole
     members: tuple[tuple[int, Floats], ...]
-    """Sketch of each rank of the first group that had the same samples."""
+    """(rank, sketch) of the first group of ranks that had the same samples."""
     groups: int
-    """Groups of ranks with the same samples each."""
+    """Number of groups of ranks with the same samples each."""
 
     @property
     def kind(self) -> Kind:
-        """What tells this from other readings."""
+        """Return the key that tells this reading from others."""
         return (self.how, self.by, self.dim)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activation:
-    """A module's output in a step, or its gradient."""
+    """Output of a module in a step, or the gradient of it."""
 
     step: int
     what: str
     name: str
     order: tuple[int, int]
-    """Lowest (rank, place among the rank's)."""
+    """Lowest (rank, place among the rank's modules)."""
     kind: str
     place: str
     readings: tuple[Reading, ...]
     alone: bool
-    """Every rank had samples of its own: it is whole."""
+    """Whether every rank had samples of its own, so that its part is whole."""
     times: Mapping[int, tuple[int, ...]]
-    """Rank -> begin and end of each forward, or when each gradient came, by its host's clock."""
+    """Rank -> begin and end of each forward, or times of gradients, in ns of its host's clock."""
     kept: Sequence[Part]
-    """Of ranks that have told its elements."""
+    """Parts of ranks that recorded elements."""
 
 
 def activations(
     store: Store, step: int, prefixes: Mapping[Model, Prefixes], later: Collection[int] = (),
     reference: Sequence[Activation] = (), shared: Sequence[Sequence[int]] = (),
 ) -> list[Activation]:  # fmt: skip
-    """Return the activations of a run in a step (arguments as ``wholes``). The ranks of each of the
-    groups ``shared`` have parts of the same samples. Where ranks have modules
-    of unlike classes under a name of the ``reference``'s, one of its class is meant: others stand
-    for it in other stages of a pipeline, as an Identity does."""
+    """Return the activations of a run in a step (arguments as ``wholes``). Ranks of each group in
+    ``shared`` have parts of the same samples. If ranks have modules of unlike classes under a name
+    of the ``reference``, the one of the reference's class is meant: others, such as an Identity,
+    stand in for it in other stages of a pipeline."""
     kinds = {(one.what, one.name): one.kind for one in reference}
     parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for rank, tensor in told(store, prefixes):
@@ -105,7 +105,7 @@ def _of_kind(parts: Sequence[Part], kind: str | None) -> Sequence[Part]:
 
 
 def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int]]) -> Activation:
-    """Return the activation of these parts. ``known_samples``: each rank's in that step."""
+    """Return the activation of these parts. ``known_samples``: rank -> its samples in that step."""
     ranks = _by_rank(parts)
     groups: dict[frozenset[int], list[Part]] = defaultdict(list)
     for rank, part in ranks:
@@ -128,8 +128,8 @@ def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int
 
 
 def _by_rank(parts: Iterable[Part]) -> list[Part]:
-    """Return one part of each rank, without those that are not understood. A rank that steps
-    several optimizers tells of a module before each; its samples add."""
+    """Return one valid part of each rank. A rank that steps several optimizers records a module
+    before each; its samples add."""
     found: dict[int, TensorDef] = {}
     for rank, part in parts:
         if _sound(part):
@@ -190,7 +190,7 @@ def _readings(by: By, groups: Sequence[Sequence[Part]]) -> Iterable[Reading]:
 
 
 def _joined(groups: Sequence[Sequence[Part]], by: By, dim: int, num: int) -> Floats | None:
-    """Return the sketch of the slices of all groups; None: some are missing."""
+    """Return the sketch assembled from the slices of all groups; None: some are missing."""
     total = np.zeros(1)
     for group in groups:
         slices: dict[int, list[Floats]] = defaultdict(list)

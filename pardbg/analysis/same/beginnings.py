@@ -1,9 +1,9 @@
-"""Whether two runs begin alike: with the same samples, and the same parameters.
+"""Equality of two runs' beginnings: samples and initial parameters.
 
-Parameters may be cut by hand, and nobody state how. A rank tells such a part as if it were a whole,
-and beside that what its sketch is if the part is a slice along one of its groups. The reference's
-shape says which dimension is cut and into how many parts; where several groups have that size, the
-initial values say which it is.
+Parameters may be cut by hand without a stated layout. A rank records such a part as if it were a
+whole, and with it the sketch that it has if the part is a slice along one of the rank's groups. The
+reference's shape tells which dimension is cut and into how many parts; if several groups have that
+size, the initial values tell which one it is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pardbg.store.store import Store
 
 
 def inputs(a: Wholes, b: Wholes) -> tuple[bool, int | None]:
-    """Return whether the inputs of every common step are known, and the first step in which they
-    differ: samples may come in any order, on any ranks, and each in parts on several."""
+    """Return (whether the inputs of every common step are known, first step in which they differ):
+    samples may come in any order, on any ranks, and each in parts on several ranks."""
     known = True
     for step in sorted(set(a.steps) & set(b.steps)):
         left, right = a.inputs.get(step), b.inputs.get(step)
@@ -35,8 +35,8 @@ def inputs(a: Wholes, b: Wholes) -> tuple[bool, int | None]:
 
 def sharing(a: Wholes, b: Wholes, step: int, name: str) -> tuple[tuple[int, ...], ...]:
     """Return the groups of ranks of ``b`` that have parts of each row of ``a``'s argument, as in
-    context parallelism: their rows' sums, in the order that they got them, add up to those of
-    ``a``'s. Empty: there are none, or they have whole rows."""
+    context parallelism: their rows' sums, in order of arrival, add up to those of ``a``'s. Empty:
+    there are none, or they have whole rows."""
     left, right = ((side.inputs.get(step) or {}).get(name) for side in (a, b))
     if left is None or left == right:
         return ()
@@ -60,7 +60,7 @@ Fitting = tuple[tuple[int, ...], Counter[int]]
 def _covering(
     fitting: Sequence[Fitting], ranks: frozenset[int], wanted: Counter[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return groups that share out the ranks, and have all rows that are wanted."""
+    """Return groups that partition the ranks and have all wanted rows; empty: there are none."""
     for size in sorted({len(group) for group, _ in fitting}):
         chosen = [(group, rows) for group, rows in fitting if len(group) == size]
         found = [rank for group, _ in chosen for rank in group]
@@ -71,12 +71,12 @@ def _covering(
 
 
 def _wrapped(number: int) -> int:
-    """Return a number as one of 64 bits with a sign, as torch adds them."""
+    """Return a number wrapped to a signed 64-bit integer, as torch adds them."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def initial(a: Wholes, b: Wholes) -> tuple[frozenset[str], Whole | None]:
-    """Return the parameters whose initial values are equal, and the first where they are not."""
+    """Return (parameters whose initial values are equal, the first one whose values are not)."""
     known: set[str] = set()
     begun = {key for key in a.tensors if key[1] == "init"}
     for step, name in product(sorted({key[0] for key in begun}), a.ordered()):
@@ -93,7 +93,7 @@ def initial(a: Wholes, b: Wholes) -> tuple[frozenset[str], Whole | None]:
 
 
 def later_ranks(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> frozenset[int]:
-    """Return ranks with a part of the model and none of the rows: they are behind others."""
+    """Return ranks with a part of the model and none of its input rows: later pipeline stages."""
     rows = {step: (found or {}).get("0", frozenset()) for step, found in a.inputs.items()}
     partial = {rank for rank, _ in parts}
     taken = {
@@ -103,7 +103,7 @@ def later_ranks(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]
 
 
 def in_place(told: Mapping[Key, list[Part]], begun: Mapping[str, Whole]) -> dict[Key, list[Part]]:
-    """Return each tensor's parts, those that are slices of the reference's at their place.
+    """Return each tensor's parts, with slices put at their place in the reference's tensor.
     ``begun``: the reference's initial parameters by name."""
     steps = defaultdict(list)
     for key in told:
@@ -123,7 +123,7 @@ def in_place(told: Mapping[Key, list[Part]], begun: Mapping[str, Whole]) -> dict
 
 
 def _choice(parts: Sequence[Part], whole: Whole) -> int | None:
-    """Return the group, by number, along which the parts are slices of the reference's whole."""
+    """Return the number of the group along which the parts are slices of the reference's whole."""
     complete = []
     for number in range(max(len(_fitting(part, whole)) for _, part in parts)):
         moved = _sliced(parts, whole, number)
@@ -136,7 +136,7 @@ def _choice(parts: Sequence[Part], whole: Whole) -> int | None:
 
 
 def _fitting(part: TensorDef, whole: Whole) -> list[CutDef]:
-    """Return the cuts that would make the part a slice of a tensor of the whole's shape."""
+    """Return the cuts by which the part is a slice of a tensor of the whole's shape."""
     return [
         cut for cut in part.cuts
         if cut.parts > 1 and cut.dim < len(part.shape) == len(whole.shape)

@@ -1,7 +1,7 @@
-"""Which ranks have what differs: the worst of each block's tensors, by rank.
+"""Ranks of tensors that differ: the worst tensor of each block, by rank.
 
-A rank that has the whole of a tensor is judged by its own; of one that is shared out, all ranks
-that have a part of it.
+A rank that has the whole of a tensor is judged by its own copy; for a sharded tensor, all ranks
+with a part of it share its judgement.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pardbg.analysis.same.module_flow import Floor, Judged
 from pardbg.analysis.same.wholes import Floats, Part, Whole, Wholes
 
 Told = tuple[str, str, float]
-"""(what, name, noise floors) of a tensor"""
+"""(kind, name, noise floors) of a tensor"""
 
 
 @dataclass(frozen=True, slots=True)
 class RankBlocks:
-    """How far a rank is from the reference, by block."""
+    """Distance of a rank from the reference, by block."""
 
     rank: int
     floors: tuple[float | None, ...]
-    """Of each block the most noise floors of a tensor; None: none that the rank has was judged."""
+    """Largest noise floors of a tensor of each block; None: no tensor of the rank was judged."""
 
 
 def block_of(name: str) -> str:
-    """Return a module's or parameter's block, ``blocks.1``; else the model's outermost module."""
+    """Return a module's or parameter's block, ``blocks.1``; else its outermost module."""
     parts = name.split(".")
     at = next((at for at, part in enumerate(parts) if part.isdigit()), 0)
     return ".".join(parts[: at + 1])
@@ -39,8 +39,8 @@ def by_rank(
     rows: Sequence[Told], parts: Iterable[Part], judged: Iterable[Judged],
     sides: tuple[Wholes, Wholes], floor: Floor,
 ) -> tuple[tuple[str, ...], tuple[RankBlocks, ...]]:  # fmt: skip
-    """Return the blocks in the order of execution, and each rank's. ``rows``: tensors of a step;
-    ``parts``: what ranks told of it; ``sides``: reference and run; ``floor``: their noise."""
+    """Return (blocks in the order of execution, values of each rank). ``rows``: tensors of a step;
+    ``parts``: the ranks' parts of them; ``sides``: reference and run; ``floor``: their noise."""
     outs = [n for what, n, _ in rows if what == "out"] or [n for _, n, _ in reversed(rows)]
     blocks = tuple(dict.fromkeys(block_of(name) for name in outs if name))
     holders: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -66,8 +66,8 @@ def by_rank(
 
 
 def _of_members(one: Judged) -> dict[int, float]:
-    """Return the floors of ranks that had the same samples, and each the whole of what a module put
-    out, or of its gradient; none where these are not off."""
+    """Return rank -> floors, of ranks that had the same samples and each the whole of a module's
+    output or its gradient; empty if the output does not differ."""
     if one.pair is None or one.reading is None or one.level != "red":
         return {}
     reference, scaled = one.pair

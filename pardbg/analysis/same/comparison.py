@@ -1,4 +1,4 @@
-"""Whether a run is the computation that its reference is, and which tensor differs first.
+"""Comparison of a run with its reference: is it the same computation, and what differs first?
 
 Nothing is claimed that does not follow: where inputs or initial parameters differ, a layout is not
 known or rounding explains as much, the answer is that it cannot be compared.
@@ -51,48 +51,47 @@ Reason = Literal[
     "reference-replicas-differ", "uncertain", "all-rounding", "nothing-judged", "no-replicas",
     "too-large", "no-parameters", "not-stepped",
 ]  # fmt: skip
-"""What the answer is. ``uncertain``: a tensor differs, but inputs or some initial parameters are
+"""Reason of the answer. ``uncertain``: a tensor differs, but inputs or some initial parameters are
 not known; ``all-rounding``: every gradient differs as computation in bfloat16 would make it;
-``no-replicas``: no rank keeps what another one has; ``too-large``: not all that was captured was
-read; ``no-parameters``: the optimizers step tensors of which it is not known which parameters they
-are; ``not-stepped``: no optimizer has stepped."""
+``no-replicas``: no rank keeps a copy of another one's tensors; ``too-large``: not all captured data
+was read; ``no-parameters``: the optimizers step tensors that cannot be assigned to parameters;
+``not-stepped``: no optimizer has stepped."""
 Left = Literal[
     Gap, Why, "only-reference", "only-run", "shape", "not-finite", "no-update", "gradient", "step",
 ]  # fmt: skip
-"""Why a tensor is not judged: its layout; what module_flow.Why says; names or shapes; the
-reference is not finite; the update is not known; its gradient is not green; a later step, without
---floor."""
+"""Reason for not judging a tensor: its layout; a module_flow.Why; names or shapes; a reference that
+is not finite; an unknown update; a gradient that is not green; a later step, without --floor."""
 EXIT: Final[Mapping[Reason, int]] = {
     "same": 0, "invariants-hold": 0, "differs": 1, "replicas-differ": 1,
 }  # fmt: skip
 CANNOT: Final = 2
 MULTIPLE: Final = 0.25
-"""Distance from 1 of a factor that is red whatever the noise."""
+"""Distance of a factor from 1 at which a tensor is red whatever the noise."""
 _PRODUCTS: Final = ("Linear", "Conv")
-"""Parts of the names of modules that compute in low precision under autocast."""
+"""Parts of class names of modules that compute in low precision under autocast."""
 OF_LOSS: Final = "loss-value"
-"""What differs where gradients agree and the loss is off by a logarithm: no unit explains that."""
+"""Name of the difference if gradients agree, but the loss is off by a logarithm (no unit is)."""
 LOW_PRECISION: Final = 4 * 2.0**-7
 """Relative difference that computation in bfloat16 explains, whatever the parameters' dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A judged tensor."""
+    """A tensor that was judged."""
 
     step: int
     what: str
     name: str
     error: float
-    """Norm of the difference as a share of the reference's."""
+    """Norm of the difference as a share of the reference's norm."""
     floors: float
-    """The same in noise floors."""
+    """Norm of the difference in noise floors."""
     level: Level
 
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """Tensors that are not judged, for one reason."""
+    """Tensors that were not judged, for one reason."""
 
     why: Left
     whats: tuple[str, ...]
@@ -101,52 +100,52 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True)
 class Sameness:
-    """The answer of ``pardbg same``."""
+    """Answer of ``pardbg same``."""
 
     reason: Reason
     step: int | None = None
     what: str = ""
     name: str = ""
-    """Of the first tensor that differs; of a reason about a session: which one, "A" or "B"."""
+    """Name of the first tensor that differs; for a reason about a session, its name "A" or "B"."""
     hypothesis: Hypothesis | None = None
     place: Place | None = None
-    """The module to look at, where activations tell, …"""
+    """Module to look at, if activations tell."""
     beside: tuple[Beside, ...] = ()
-    """… and how its block's collectives are unlike its siblings'."""
+    """Collectives of its block that are unlike those of its siblings."""
     rows: tuple[Row, ...] = ()
-    """In the order of execution: gradients from the last parameter, then parameters."""
+    """Judged tensors in order of execution: gradients from the last parameter, then parameters."""
     left: tuple[NotJudged, ...] = ()
     inputs_known: bool = False
-    """The inputs are known to be equal, …"""
+    """Whether the inputs are known to be equal."""
     initial_known: bool = False
-    """… and so are the initial values of all parameters."""
+    """Whether the initial values of all parameters are known to be equal."""
     random: bool = False
-    """Layers draw numbers of their own, as dropout does: other layouts draw others."""
+    """Whether layers draw random numbers, as dropout does; other layouts draw others."""
     floor_idle: bool = False
-    """The second recording is bit by bit the first: it tells nothing of rounding."""
+    """Whether the second recording equals the first, bit by bit, and tells nothing of rounding."""
     num_tensors: int = 0
-    """Tensors that were looked at."""
+    """Number of tensors that were looked at."""
     num_copies: int = 0
-    """Ranks' copies of parameters, in all, of which it is known whether they have the update."""
+    """Number of ranks' copies of parameters that are known to have, or lack, the update."""
     loss: Loss | None = None
-    """Of the first captured step, where both are known."""
+    """Losses of the first captured step; None: one is not known."""
     elements: tuple[Elements, ...] = ()
-    """Of the tensors that are red, where both runs kept them."""
+    """Elements of the red tensors that both runs kept."""
     blocks: tuple[str, ...] = ()
-    """Of the first captured step, in the order of execution, …"""
+    """Blocks of the first captured step, in the order of execution."""
     ranks: tuple[RankBlocks, ...] = ()
-    """… and which ranks are off there."""
+    """Distance of each rank from the reference in these blocks."""
     tried: tuple[Trial, ...] = ()
-    """As what the first tensor that differs was tried, by how far each is from the reference."""
+    """Hypotheses tried on the first tensor that differs, by their distance from the reference."""
 
     @property
     def exit_code(self) -> int:
-        """0: the same; 1: not; 2: it cannot be compared."""
+        """Return the exit code: 0 the same; 1 not the same; 2 cannot be compared."""
         return EXIT.get(self.reason, CANNOT)
 
 
 def alone(store: Store) -> Sameness:
-    """Return whether what a run keeps equal on several ranks is equal."""
+    """Return whether tensors that a run keeps equal on several ranks are equal."""
     run = wholes(store)
     if store.refused[DEFINITIONS]:
         return Sameness("too-large", name="A")
@@ -166,9 +165,9 @@ def alone(store: Store) -> Sameness:
 
 
 def compare(reference: Store, run: Store, floor: Store | None = None) -> Sameness:
-    """Return whether ``run`` computes what ``reference`` does; ``floor``: a second recording of the
-    reference, whose differences are its noise. What is wrong in any case is the answer where they
-    cannot be compared."""
+    """Return whether ``run`` computes the same as ``reference``; ``floor``: a second recording of
+    the reference, whose differences are its noise. If they cannot be compared, a fault within the
+    run is the answer."""
     found = _compare(reference, run, floor)
     own = alone(run) if found.exit_code == CANNOT else found
     return own if own.exit_code == EXIT["differs"] else found
@@ -230,7 +229,7 @@ def _compare(reference: Store, run: Store, floor: Store | None) -> Sameness:
 
 
 def _or_stale(found: Sameness, known: Copies) -> Sameness:
-    """Return the answer, or modules that compute with stale parameters, if they come first."""
+    """Return the answer, or that modules compute with stale parameters if this comes first."""
     first = next(iter(known.stale), None)
     if first is None or (found.exit_code == 1 and (found.step or 0) < first.step):
         return found
@@ -251,13 +250,13 @@ def _or_loss(found: Sameness, loss: Loss | None) -> Sameness:
 
 
 def _off(found: Sameness) -> list[Key]:
-    """Return the tensors that are red, the answer's first."""
+    """Return the keys of red tensors, the answer's first."""
     named = [(found.step or 0, found.what, found.name)] if found.name else []
     return named + [(r.step, r.what, r.name) for r in found.rows if r.level == "red"]
 
 
 def _told(rows: Sequence[Row], step: int) -> list[Told]:
-    """Return the floors of a step's tensors; what is red for another reason is more than RED."""
+    """Return the floors of a step's tensors; tensors red for other reasons get above RED."""
     at = [row for row in rows if row.step == step and row.what in ("out", "d_out", "grad")]
     return [
         (r.what, r.name, r.floors if r.level != "red" else max(r.floors, 2.0 * RED)) for r in at
@@ -273,7 +272,7 @@ def _why_nothing(store: Store) -> Reason:
 
 
 def _left(reasons: Mapping[tuple[str, str], Left]) -> tuple[NotJudged, ...]:
-    """Return (what, name) of tensors grouped by the reason that they are not judged for."""
+    """Return the tensors that were not judged, (kind, name) grouped by reason."""
     keys = {why: [key for key, of in reasons.items() if of == why] for why in reasons.values()}
     return tuple(
         NotJudged(why, *(tuple(sorted(set(column))) for column in zip(*of, strict=True)))
@@ -286,13 +285,13 @@ class _Found:
     rows: tuple[Row, ...]
     left: tuple[NotJudged, ...]
     first: Whole | None = None
-    """Of the run, the first that is red."""
+    """First red tensor of the run."""
     cause: Hypothesis | None = None
     reference_replicas: Whole | None = None
 
 
 class _Judge:
-    """Judges the tensors of two runs, one after another."""
+    """Judge of the tensors of two runs, one after another."""
 
     def __init__(self, a: Wholes, b: Wholes, second: Wholes | None) -> None:
         self.a, self.b = a, b
@@ -305,10 +304,10 @@ class _Judge:
         self.reasons: dict[tuple[str, str], Left] = {}
         self.levels: dict[Key, Level] = {}
         self.shares: dict[tuple[int, str], float] = {}
-        """(step, name) -> share of the gradient that is rounding, or is off."""
+        """(step, name) -> share of the gradient that is rounding, or is wrong."""
 
     def judge(self) -> _Found:
-        """Return the rows in the order of execution, and the first red one's tensor and cause."""
+        """Return the rows in the order of execution, with the first red tensor and its cause."""
         self._leave_names()
         rows: list[Row] = []
         first: Whole | None = None
@@ -336,14 +335,14 @@ class _Judge:
         return _Found(tuple(rows), _left(self.reasons), first, cause)
 
     def _no_gradient(self, left: Whole) -> bool:
-        """Return whether the run's optimizer stepped a parameter without a gradient, which the
+        """Return whether the run's optimizer stepped a parameter without a gradient that the
         reference has."""
         updated = self.b.tensors.get((left.step, "param", left.name))
         here = left.what == "grad" and left.step == self.step and left.key not in self.b.unknown
         return here and left.most > 0 and updated is not None and alike(updated, left)
 
     def _leave_names(self) -> None:
-        """Note names of one side only, and those without a known layout."""
+        """Record names of one side only, and names without a known layout."""
         for what in ("grad", "param", "buffer"):
             names = self.a.names(what), self.b.names(what)
             self.reasons |= {(what, name): "only-reference" for name in names[0] - names[1]}
@@ -352,7 +351,7 @@ class _Judge:
             self.reasons |= {key[1:]: gap for key, gap in side.unknown.items()}
 
     def _row(self, left: Whole, right: Whole) -> Row | Left:
-        """Return a tensor's row, or why it is not judged."""
+        """Return a tensor's row, or the reason for not judging it."""
         if not alike(left, right):
             return "shape"
         error, size = difference(left, right), left.norm
@@ -390,7 +389,7 @@ class _Judge:
     def _level(
         self, left: Whole, right: Whole, error: float, noise: float, scale: float
     ) -> Level | None:
-        """Return how far a tensor is off; None: rounding explains as much as any mistake."""
+        """Return the level of a difference; None: rounding explains as much as any mistake."""
         if right.bad:
             return "red"
         if left.what == "grad" and self._is_multiple(left, right):
@@ -407,7 +406,7 @@ class _Judge:
         return far and not self.floors.all_rounding(left, right)
 
     def before(self, side: Wholes, whole: Whole) -> Whole | None:
-        """Return a tensor as it was in the captured step before; a parameter's initial value."""
+        """Return a tensor in the captured step before; or a parameter's initial value."""
         steps = [step for step in side.steps if step < whole.step]
         if steps:
             return side.tensors.get((steps[-1], whole.what, whole.name))
@@ -421,8 +420,8 @@ class _Judge:
 def _answer(
     a: Wholes, found: _Found, modules: Flow, certain: bool, complete: bool, with_floor: bool
 ) -> Sameness:
-    """Return the answer to what was found. ``certain``: inputs and initial parameters are known and
-    equal; ``complete``: the run has all of the reference's parameters."""
+    """Return the answer for the tensors found. ``certain``: inputs and initial parameters are known
+    and equal; ``complete``: the run has all of the reference's parameters."""
     same = found.first is None and _judged(a, found.rows)
     outs, left = _of_modules(modules, same)
     rows, place = (*outs, *found.rows), None if same else modules.first
@@ -454,7 +453,7 @@ def _answer(
 
 
 def _at(place: Place | None, found: Sameness, step: int) -> Sameness:
-    """Return an answer with the module that differs first in the place of the parameter."""
+    """Return an answer with the first differing module in place of the parameter."""
     if place is None:
         return found
     cause = place.hypothesis if place.what != "loss" else found.hypothesis
@@ -462,8 +461,8 @@ def _at(place: Place | None, found: Sameness, step: int) -> Sameness:
 
 
 def _of_modules(modules: Flow, same: bool) -> tuple[list[Row], tuple[NotJudged, ...]]:
-    """Return the rows of activations, and those that are not judged. Where parameters and gradients
-    are the same, one that is not has another layout."""
+    """Return (rows of activations, activations not judged). If parameters and gradients are the
+    same, an activation that differs just has another layout."""
     rows: list[Row] = []
     reasons: dict[tuple[str, str], Left] = {}
     for one in modules.judged:
@@ -476,7 +475,7 @@ def _of_modules(modules: Flow, same: bool) -> tuple[list[Row], tuple[NotJudged, 
 
 
 def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
-    """Return whether most gradients of the first step were judged, or most parameters."""
+    """Return whether most gradients of the first step, or most parameters, were judged."""
     counted = {what: sum(row.what == what for row in rows) for what in ("grad", "param")}
     step = a.steps[0]
     return any(
@@ -486,8 +485,8 @@ def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
 
 
 def _all_rounding(rows: Sequence[Row], modules: Flow) -> bool:
-    """Return whether every gradient is off, and none by more than low precision explains: so it is
-    where parameters are float32 and computation is not (autocast). Then no product of matrices
+    """Return whether every gradient is off, but none by more than low precision explains: so it is
+    if parameters are float32 and computation is not (autocast); then no product of matrices
     agrees."""
     errors = [row.error for row in rows if row.what == "grad"]
     levels = {row.level for row in rows if row.what == "grad"}

@@ -1,8 +1,8 @@
-"""Which elements of a tensor differ from the reference's, and on which ranks, where both runs kept
-them (``--full``).
+"""Elements of a tensor that differ from the reference's, by rank, if both runs kept elements
+(``--full``).
 
 An element is off by more than rounding if it is 10 floors off: of a typical element, or of its own
-size where that is larger.
+size if that is larger.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from pardbg.store.captured import TensorDef
 
 Index = NDArray[np.int64]
 MOST: Final = 1 << 25
-"""Elements of the whole tensor that are compared, at most: 256 MiB."""
+"""Maximum number of elements of the whole tensor that are compared: 256 MiB."""
 BINS: Final = 32
-"""Parts of a dimension whose share of wrong elements is told."""
+"""Maximum number of parts of a dimension whose shares of wrong elements are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What a rank had of a tensor."""
+    """Comparison of one rank's part of a tensor."""
 
     rank: int
     compared: int
     wrong: int
-    """Elements that differ, of those that were compared."""
+    """Number of elements that differ, among those compared."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """First and last index of wrong ones in the whole tensor, by dimension; empty without any."""
+    """(first, last) index of wrong elements in the whole tensor, by dimension; empty: none."""
     first: tuple[int, ...] = ()
-    """Index of the first wrong one, …"""
+    """Index of the first wrong element."""
     reference: float = 0.0
     run: float = 0.0
-    """… and its values."""
+    """Value of the run at that index; ``reference``: the reference's value."""
     strips: tuple[tuple[float | None, ...], ...] = ()
-    """Of each dimension, in at most BINS parts: share of wrong ones; None: the rank has none."""
+    """Share of wrong elements in at most BINS parts of each dimension; None: not on the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Elements:
     what: str
     name: str
     shape: tuple[int, ...]
-    """Of the whole; of an activation, samples come first, in the reference's order."""
+    """Shape of the whole; an activation has samples first, in the reference's order."""
     by_sample: bool
     shards: tuple[Shard, ...]
 
@@ -63,13 +63,13 @@ class Elements:
 class _Reference:
     shape: tuple[int, ...]
     values: Floats
-    """Flat; NaN where it was not kept."""
+    """Flat values; NaN for elements that were not kept."""
     known: NDArray[np.bool_]
     limits: tuple[float, float]
-    """Limit of a small element's difference, and of a large one's as a share of it."""
+    """(limit of a small element's difference, limit of a large one's as a share of it)."""
 
     def shard(self, rank: int, index: Index, values: Floats) -> Shard:
-        """Return how a rank's elements at flat indices differ."""
+        """Return the comparison of a rank's elements at flat indices."""
         both = self.known[index]
         index, values = index[both], values[both]
         right = self.values[index]
@@ -96,7 +96,7 @@ class _Reference:
 def elements_of(
     keys: Iterable[Key], judged: Iterable[Judged], a: Wholes, b: Wholes, floor: Floor
 ) -> Iterator[Elements]:
-    """Yield the kept ones of these tensors element by element, in their order. ``floor``: the noise
+    """Yield the comparison of the kept tensors element by element, in their order. ``floor``: noise
     of (reference, run), as a norm."""
     activations = {(one.run.what, one.reference.name): one for one in judged}
     for key in dict.fromkeys(keys):
@@ -115,8 +115,8 @@ def of_parameter(
     key: Key, shape: tuple[int, ...], noise: float, norm: float,
     reference: Sequence[Part], run: Sequence[Part],
 ) -> Elements | None:  # fmt: skip
-    """Return a parameter's elements, its gradient's or a buffer's. ``noise``: its floor, a norm
-    like ``norm``, the reference's. None: they were not kept, or it is not known where they are."""
+    """Return the elements of a parameter, its gradient or a buffer. ``noise``: its floor, a norm
+    like ``norm``, the reference's. None: not kept, or their places are not known."""
     count = math.prod(shape)
     left, right = (
         [
@@ -136,7 +136,7 @@ def of_parameter(
 
 
 def of_activation(one: Judged) -> Elements | None:
-    """Return a module's output, or its gradient, as ``of_parameter``."""
+    """Return the elements of a module's output, or of its gradient, as ``of_parameter``."""
     if one.pair is None or one.reading is None or math.prod(one.pair[0].shape) > MOST:
         return None
     whole, scaled = one.pair
@@ -179,14 +179,14 @@ def _reference(
 
 
 def _in_whole(part: TensorDef) -> tuple[Index, Floats]:
-    """Return the flat indices of a part's kept elements in its tensor, and these."""
+    """Return (flat indices of a part's kept elements in its tensor, values of these)."""
     values = part.kept.values() if part.kept is not None else np.zeros(0)
     values = values[: math.prod(part.size)]
     return _box(part.shape, part.offset, part.size, len(values)), values
 
 
 def _box(shape: Sequence[int], offset: Sequence[int], size: Sequence[int], number: int) -> Index:
-    """Return the flat indices of the first elements of a box in a tensor."""
+    """Return the flat indices of the first ``number`` elements of a box in a tensor."""
     if not shape:
         return np.zeros(number, dtype=np.int64)
     inside = np.unravel_index(np.arange(number), tuple(size))
@@ -195,15 +195,15 @@ def _box(shape: Sequence[int], offset: Sequence[int], size: Sequence[int], numbe
 
 
 def _keys(part: TensorDef, by_place: bool) -> tuple[int, ...]:
-    """Return what tells the samples of a part's kept rows."""
+    """Return the keys that identify the samples of a part's kept rows."""
     return () if part.kept is None else part.kept.rows if by_place else part.kept.samples
 
 
 def _by_rows(
     part: TensorDef, by_place: bool, rows: Mapping[int, int], shape: tuple[int, ...], at: int
 ) -> tuple[Index, Floats]:
-    """Return the flat indices of an activation's kept elements, and these. ``rows``: number of each
-    sample; ``at``: which slice of a row of ``shape`` the rank has."""
+    """Return (flat indices of an activation's kept elements, values of these). ``rows``: sample ->
+    its number; ``at``: slice of a row of ``shape`` that the rank has."""
     values = np.zeros(0) if part.kept is None else part.kept.values()
     size, fits = math.prod(part.shape), len(part.shape) == len(shape)
     if not len(values) or not fits or not all(map(_between, part.shape, shape)):
@@ -223,7 +223,7 @@ def _between(size: int, whole: int) -> bool:
 
 
 def _slices(part: TensorDef, shape: tuple[int, ...], dim: int) -> list[int]:
-    """Return which slices of a row along a dimension a rank may have."""
+    """Return the slices of a row, along a dimension, that a rank may have."""
     fits = len(part.shape) == len(shape) > dim and part.shape[dim]
     parts = shape[dim] // part.shape[dim] if fits else 0
     cuts = {cut.at for cut in part.cuts if (cut.dim, cut.parts) == (dim, parts)}

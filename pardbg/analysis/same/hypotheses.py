@@ -1,4 +1,4 @@
-"""What a difference looks like: a factor, zeros, an earlier step's values."""
+"""Hypotheses on a difference: a factor, zeros, an earlier step's values."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ Cause = Literal[
     "log",
     "not-taken",
 ]
-"""What a difference looks like. ``factor``: a multiple of the reference; ``zero``: all elements are
-0; ``stale``: of the step before (a parameter that has not moved); ``no-gradient``: none was there
-for the optimizer; ``part-zero``: what some ranks have is 0; ``replicas``: they differ; ``mean``,
-``sum``: that of the replicas is the reference; ``log``: a loss larger by that of ``factor``;
-``not-taken``: the copies of ``ranks`` lack the updates that ``makers`` made."""
+"""Cause of a difference. ``factor``: a multiple of the reference; ``zero``: all elements are 0;
+``stale``: equal to the step before (a parameter that has not moved); ``no-gradient``: the optimizer
+had none; ``part-zero``: some ranks' parts are 0; ``replicas``: they differ; ``mean``, ``sum``: that
+of the replicas is the reference; ``log``: a loss larger by the log of ``factor``; ``not-taken``:
+the copies of ``ranks`` lack the updates that ``makers`` made."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
-"""Causes that neither other inputs nor other parameters would bring about."""
+"""Causes that unlike inputs or unlike parameters would not bring about."""
 RESIDUAL: Final = 0.02
-"""Share of a factor's effect that may be left beside it."""
+"""Share of a factor's effect that may remain unexplained by it."""
 FEWEST: Final = 16
-"""Elements below which a factor may be chance."""
+"""Number of elements below which a factor may be chance."""
 _CLOSE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What the first difference looks like."""
+    """Explanation of the first difference."""
 
     cause: Cause
     factor: float = 1.0
-    """Of a ``factor``, or a ``log``; the named one where it is close to one."""
+    """Value for the causes ``factor`` and ``log``; a named value if it is close to one."""
     named: bool = False
-    """The factor is 2, 1/2, or N or 1/N for a group of N ranks."""
+    """Whether the factor is 2, 1/2, or N or 1/N for a group of N ranks."""
     ranks: tuple[int, ...] = ()
     odd_ranks: tuple[int, ...] = ()
-    """Of ``replicas``: those that are unlike most; empty where no value has most."""
+    """For ``replicas``: ranks unlike most; empty if no value has a majority."""
     makers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How far a tensor is from the reference if it is taken otherwise."""
+    """Distance of a tensor from the reference under one hypothesis."""
 
     cause: Cause
-    """``factor``: divided by it; ``sum``, ``mean``: of the ranks'; ``replicas``: that rank's alone
-    which is closest; ``stale``: how far it is from what it was a step before."""
+    """``factor``: divided by it; ``sum``, ``mean``: over the ranks; ``replicas``: of the closest
+    rank alone; ``stale``: from the tensor of a step before."""
     factor: float
     floors: float
-    """Error, in noise floors."""
+    """Error in noise floors."""
 
 
 def trials(
     reference: Whole, run: Whole, members: Sequence[Floats], before: Whole | None, noise: float,
     sizes: Sequence[int],
 ) -> tuple[Trial, ...]:  # fmt: skip
-    """Return what was tried, by its error. ``members``: what ranks with the same place have, where
-    that is known; ``sizes``: of the groups, whose numbers of ranks are tried as factors."""
+    """Return the hypotheses tried, by error. ``members``: tensors of ranks with the same place, if
+    known; ``sizes``: numbers of ranks of the groups, tried as factors."""
     if noise <= 0 or run.bad or reference.bad:
         return ()
     one, target = (members[0] if members else run.vector), reference.vector
@@ -96,7 +96,7 @@ def _size(vector: Floats) -> float:
 
 
 def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | None:
-    """Return the factor that makes the run's tensor of the reference's, with small residual."""
+    """Return the factor from the reference's tensor to the run's, with small residual; or None."""
     r, p = reference.vector, run.vector
     square = float(r @ r)
     if reference.count < FEWEST or not square or not run.most:
@@ -115,7 +115,7 @@ def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | N
 def hypothesis(
     reference: Whole, run: Whole, before: Whole | None, noise: float, sizes: Sequence[int]
 ) -> Hypothesis | None:
-    """Return what a difference looks like; None: unknown. ``before``: the tensor a step before."""
+    """Return the hypothesis on a difference; None: unknown. ``before``: tensor a step before."""
     if run.bad and not reference.bad:
         return Hypothesis("not-finite")
     if run.replicas:
@@ -137,7 +137,7 @@ def hypothesis(
 
 
 def unlike(run: Whole) -> Hypothesis:
-    """Return which replicas differ."""
+    """Return the hypothesis that names the replicas which differ."""
     counts = Counter(bits for _, bits in run.replicas)
     common, number = counts.most_common(1)[0]
     odd = tuple(rank for rank, bits in run.replicas if bits != common)
@@ -146,8 +146,8 @@ def unlike(run: Whole) -> Hypothesis:
 
 
 def of_replicas(reference: Whole, run: Whole, noise: float) -> Hypothesis | None:
-    """Return what replicas that differ look like. None: they were only assumed to be replicas, and
-    neither their sum, their mean nor one of them is the reference."""
+    """Return the hypothesis on replicas that differ; None: they were only assumed to be replicas,
+    and neither their sum, their mean nor one of them is the reference."""
     ranks = tuple(rank for rank, _ in run.replicas)
     if run.replica_vectors and reference.most:
         mean = np.mean(run.replica_vectors, axis=0)

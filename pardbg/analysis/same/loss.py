@@ -1,8 +1,8 @@
-"""The loss of the first captured step as a number, beside the reference's.
+"""Loss of the first captured step beside the reference's.
 
-It decides the answer only where it is larger by a logarithm (comparison.OF_LOSS): programs report a
-rank's own mean, a sum, or a share of a batch, and compute the same. Where gradients differ it is
-the number that a user knows.
+The loss decides the answer only if it is larger by a logarithm (comparison.OF_LOSS): programs
+report a rank's own mean, a sum, or a share of a batch, and compute the same. If gradients differ,
+the loss is the number that a user knows.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pardbg.analysis.same.wholes import Wholes
 from pardbg.store.store import Store
 
 Level = Literal["green", "yellow", "red", "noise"]
-"""``noise``: rounding may be as large as a mistake, or is not known."""
+"""Level of the difference; ``noise``: rounding may be as large as a mistake, or is not known."""
 _CLOSE: Final = 1e-3
-"""Of a factor, relative; of an offset, of the loss: where it rounds less."""
+"""Tolerance of a factor, relative; of an offset, by the loss; unless rounding is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of one step, in the program's own unit."""
+    """Losses of one step, in the program's own unit."""
 
     step: int
     reference: float
     run: float
     floors: float
-    """Their difference in noise floors; infinite where no floor is known."""
+    """Difference in noise floors; infinite if no floor is known."""
     level: Level
     times: float = 0.0
-    """The run's is so many times the reference's: N or 1/N of a group of N ranks; else 0."""
+    """Factor of the run's loss over the reference's: N or 1/N of a group of N ranks; else 0."""
     log_of: int = 0
-    """The run's is larger by the logarithm of so many ranks, as where each has all logits and
-    takes them for its part of the vocabulary; else 0."""
+    """Number of ranks whose logarithm the run's loss is larger by, as if each rank had all logits
+    and took them for its part of the vocabulary; else 0."""
 
 
 def loss_of(
@@ -68,7 +68,7 @@ def _seen(store: Store, step: int) -> float | None:
 
 
 def _printed(reference: Store, run: Store, step: int) -> Loss | None:
-    """Return losses that were only printed, whose digits are too few to be judged."""
+    """Return losses that were only printed, with too few digits to be judged."""
     left, right = (
         losses_by_step(View(store, None), step, step).get(step) for store in (reference, run)
     )
@@ -76,7 +76,7 @@ def _printed(reference: Store, run: Store, step: int) -> Loss | None:
 
 
 def _noise(sides: Sequence[Wholes], size: float, second: float | None) -> float | None:
-    """Return the noise of a loss; None: nothing is known of the dtype."""
+    """Return the noise of a loss; None: a dtype is not known."""
     tensors = [whole for side in sides for whole in side.tensors.values() if whole.what != "init"]
     known = [EPSILON.get(dtype) for dtype in {whole.dtype for whole in tensors}]
     finite = [value for value in known if value is not None]

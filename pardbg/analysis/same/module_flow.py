@@ -1,8 +1,8 @@
-"""Which module's output, or which gradient of one, is the first that differs from the reference.
+"""First module whose output, or gradient of an output, differs from the reference.
 
-Forward, the first in the order of execution whose inputs agree. Backward, gradients are compared up
-to one common factor: a loss is often averaged over fewer samples, and the gradients of parameters
-make up for it.
+Forward, it is the first in the order of execution whose inputs agree. Backward, gradients are
+compared up to one common factor: a loss is often averaged over fewer samples, and the gradients of
+parameters make up for it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pardbg.analysis.same.noise import RED, SEEN, Level, difference, level_of
 from pardbg.analysis.same.wholes import Floats, Key, Whole, Wholes
 
 Why = Literal["layout", "noise", "dtype", "scale"]
-"""Why an activation is not judged: it is not known what ranks have of it; rounding is as large as a
-mistake; nothing is known of the dtype; its gradients have no common factor to the reference's."""
+"""Reason for not judging an activation: the layout of the ranks' parts is not known; rounding is as
+large as a mistake; the dtype is not known; gradients have no common factor to the reference's."""
 Floor = Callable[[Whole, Whole], "float | None"]
 Noise = Callable[[Whole, Whole, float], "float | None"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """An activation beside the reference's."""
+    """An activation compared with the reference's."""
 
     reference: Activation
     run: Activation
     pair: tuple[Whole, Whole] | None
-    """Reference and run as they were compared."""
+    """(reference, run) as they were compared; None: there was no fitting reading."""
     reading: Reading | None
     error: float
     floors: float
@@ -42,18 +42,18 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The module to look at."""
+    """Module to look at."""
 
     what: str
-    """``out`` or ``d_out``: of what differs first; ``loss``: outputs agree, and the gradients that
-    backward begins with do not."""
+    """``out`` or ``d_out``: kind of the first difference; ``loss``: outputs agree, but not the
+    gradients that backward begins with."""
     name: str
     kind: str
-    """Its class."""
+    """Class of the module."""
     source: str
-    """file:line of its forward; empty for torch's own."""
+    """file:line of the module's forward; empty for torch's own."""
     through: str
-    """Of a gradient: the module whose backward it comes out of; else empty."""
+    """For a gradient, the module whose backward produces it; else empty."""
     hypothesis: Hypothesis | None
 
 
@@ -69,9 +69,9 @@ def flow(
     reference: Sequence[Activation], run: Sequence[Activation], second: Sequence[Activation],
     noise: Noise, sizes: Sequence[int],
 ) -> Flow:  # fmt: skip
-    """Return one step's activations judged. ``second``: of another recording of the reference;
-    ``noise`` gives that of (reference, run, their difference there), as a norm; ``sizes``: of the
-    run's groups."""
+    """Return one step's activations judged. ``second``: those of another recording of the
+    reference; ``noise``: (reference, run, difference of both recordings) -> noise as a norm;
+    ``sizes``: of the run's groups."""
     floor = _with_measured(reference, second, noise)
     outs = _without_effect(
         _settled([_best(a, b, floor, 1.0) for a, b in _pairs(reference, run, "out")])
@@ -97,7 +97,7 @@ def flow(
 def _with_measured(
     reference: Sequence[Activation], second: Sequence[Activation], noise: Noise
 ) -> Floor:
-    """Return the noise, which knows the difference between both recordings."""
+    """Return the noise as a function that includes the measured difference of both recordings."""
     known = {(b.what, b.name): b for b in second}
     measured = {
         id(left): difference(left, reading.whole)
@@ -122,7 +122,7 @@ def _pairs(
 
 
 def _readings(a: Activation, b: Activation) -> Iterator[tuple[Whole, Reading]]:
-    """Yield the pairs of a reference's whole and a reading of the run that could be the same."""
+    """Yield (reference's whole, reading of the run) that could be the same."""
     for whole in a.readings:
         for reading in b.readings:
             same = whole.by == reading.by and whole.whole.shape == reading.whole.shape
@@ -131,7 +131,7 @@ def _readings(a: Activation, b: Activation) -> Iterator[tuple[Whole, Reading]]:
 
 
 def _best(a: Activation, b: Activation, floor: Floor, scale: float) -> Judged:
-    """Return the reading that fits best, as judged; red if none fits."""
+    """Return the best-fitting reading as judged; red if none fits."""
     best: Judged | None = None
     for whole, reading in _readings(a, b):
         noise = floor(whole, reading.whole)
@@ -147,7 +147,7 @@ def _best(a: Activation, b: Activation, floor: Floor, scale: float) -> Judged:
 
 
 def _rank(judged: Judged) -> tuple[bool, bool, bool, float]:
-    """Readings that fit come first, and of these the plainest."""
+    """Return the sort key of readings: fitting ones first, and of these the simplest."""
     fits, of = judged.level in ("green", "yellow"), judged.reading
     how, by = (of.how, of.by) if of is not None else ("", "")
     return (not fits, how == "sum", by == "place", judged.floors)
@@ -166,8 +166,8 @@ def _level(left: Whole, right: Whole, error: float, noise: float | None) -> Leve
 
 
 def _settled(judged: Sequence[Judged]) -> list[Judged]:
-    """Return what is red only where it is known what ranks have: from modules where it fits. A sum
-    over ranks that modules of the same kind have summed is red too, if something behind it is."""
+    """Return the activations, red only where the form of the ranks' parts is known from modules
+    where it fits. A sum that modules of the same kind have summed is red too if a later one is."""
     fits = [one for one in judged if one.level in ("green", "yellow") and one.reading is not None]
     known = {one.reading.kind for one in fits if one.reading is not None}
     hows: dict[str, Counter[str]] = defaultdict(Counter)
@@ -189,8 +189,8 @@ def _settled(judged: Sequence[Judged]) -> list[Judged]:
 
 
 def _without_effect(outs: Sequence[Judged]) -> list[Judged]:
-    """Return outputs with those of unknown layout that are red inside a module whose output agrees:
-    what ranks have of them was misread, as the slices of a gated layer are; then so it was in other
+    """Return the outputs, with unknown layout for red ones inside a module whose output agrees:
+    their parts were misread, as the slices of a gated layer are, and so they were in other
     blocks."""
     agree = {one.reference.name for one in outs if one.level == "green"}
     shared = [one for one in outs if one.level == "red" and not one.run.alone]
@@ -212,8 +212,8 @@ def _is_sum(one: Judged) -> bool:
 
 
 def _doubted(outs: Sequence[Judged]) -> list[Judged]:
-    """Return outputs as they are where gradients are red: one that is yellow is red, too, if none
-    behind it is green. Rounding alone hardly gets there."""
+    """Return the outputs, given that gradients are red: a yellow one is red too if no later one is
+    green, since rounding alone hardly gets there."""
     end = 1 + max((at for at, one in enumerate(outs) if one.level == "green"), default=-1)
     return [
         *outs[:end],
@@ -222,7 +222,7 @@ def _doubted(outs: Sequence[Judged]) -> list[Judged]:
 
 
 def _first(judged: Sequence[Judged], sizes: Sequence[int]) -> Place | None:
-    """Return the first red one, or the one before it if that is a sum which nobody had summed."""
+    """Return the first red one, or the one before it if that is a sum which no rank had summed."""
     at = next((at for at, one in enumerate(judged) if one.level == "red"), None)
     if at is None:
         return None
@@ -239,7 +239,7 @@ def _first(judged: Sequence[Judged], sizes: Sequence[int]) -> Place | None:
 
 
 def _unlike(one: Judged) -> bool:
-    """Return whether ranks with the same samples do not have the same."""
+    """Return whether ranks with the same samples have unlike values."""
     members = [vector for _, vector in one.reading.members] if one.reading is not None else []
     spread = max((float(np.linalg.norm(v - members[0])) for v in members), default=0.0)
     return one.pair is not None and spread * one.floors > RED * one.error * one.pair[0].norm
@@ -264,7 +264,7 @@ def _cause(one: Judged, sizes: Sequence[int]) -> Hypothesis | None:
 
 
 def _odd(reference: Whole, members: Sequence[tuple[int, Floats]]) -> tuple[int, ...]:
-    """Return the ranks that do not have what the reference has, if others do."""
+    """Return the ranks unlike the reference, if other ranks are like it."""
     limit = RESIDUAL * reference.norm
     off = tuple(
         rank for rank, vector in members if np.linalg.norm(vector - reference.vector) > limit
@@ -298,7 +298,7 @@ def tried(
     key: Key, judged: Sequence[Judged], sides: tuple[Wholes, Wholes],
     before: Callable[[Wholes, Whole], Whole | None], floor: Floor,
 ) -> tuple[Trial, ...]:  # fmt: skip
-    """Return what was tried to explain the tensor that differs first."""
+    """Return the hypotheses tried on the tensor that differs first."""
     a, b = sides
     one = next((o for o in judged if (o.run.step, o.run.what, o.reference.name) == key), None)
     if one is not None and one.pair is not None and one.reading is not None:

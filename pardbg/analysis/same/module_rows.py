@@ -1,4 +1,4 @@
-"""Modules in the order of execution, and how far each is from the reference."""
+"""Modules in the order of execution, with their distance from the reference."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ WHATS: Final = ("out", "d_out", "grad")
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """A module, and how far it is from the reference."""
+    """A module and its distance from the reference."""
 
     name: str
     floors: Mapping[str, float]
-    """Noise floors by kind of tensor; those that were not judged are not there."""
+    """Kind of tensor -> noise floors; kinds that were not judged are missing."""
     parts: frozenset[str] = frozenset()
-    """The kinds of tensor of which ranks have a term of a sum that nobody summed."""
+    """Kinds of tensors of which ranks have a term of a sum that was never summed."""
     first: bool = False
-    """It is the one to look at."""
+    """Whether it is the module to look at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The answer of ``pardbg same``, by module."""
+    """Answer of ``pardbg same``, by module."""
 
     found: Sameness
     modules: tuple[ModuleRow, ...]
     first: tuple[str, bool] = ("", True)
-    """See ``first_module``."""
+    """(module to look at, whether its output differs), as ``first_module`` returns it."""
 
 
 def numbers_of(found: Sameness) -> Numbers:
-    """Return an answer by module."""
+    """Return an answer arranged by module."""
     return Numbers(found, tuple(module_rows(found)), first_module(found))
 
 
 def is_captured(run: Store) -> bool:
-    """Return whether all ranks of a live run have told all of the steps that any tells of:
-    parameters come last."""
+    """Return whether all ranks of a live run have recorded all captured steps; parameters are
+    last."""
     ranks = [rank.tensors for rank in run.rank_procs(None).values()]
     steps = {tensor.step for tensors in ranks for tensor in tensors}
     whole = [{tensor.step for tensor in tensors if tensor.what == "param"} for tensors in ranks]
@@ -54,15 +54,15 @@ def is_captured(run: Store) -> bool:
 
 
 def first_module(found: Sameness) -> tuple[str, bool]:
-    """Return the module to look at, and whether its output differs; else its backward does."""
+    """Return (module to look at, whether its output differs; else its backward does)."""
     place = found.place
     name = found.name.rpartition(".")[0] if place is None else place.name
     return name, place is not None and place.what == "out"
 
 
 def module_rows(found: Sameness) -> list[ModuleRow]:
-    """Return the modules of the first captured step in the order of execution; those with judged
-    parameters only, where outputs are not known."""
+    """Return the modules of the first captured step in the order of execution; only modules with
+    judged parameters, if outputs are not known."""
     floors: dict[str, dict[str, float]] = defaultdict(dict)
     parts: dict[str, set[str]] = defaultdict(set)
     first = found.rows[0].step if found.rows else 0
@@ -94,7 +94,7 @@ def _elements_dict(one: Elements) -> dict[str, object]:
 
 
 def as_dict(found: Sameness) -> dict[str, object]:
-    """Return the answer as ``pardbg same --json`` prints it."""
+    """Return the answer in the form that ``pardbg same --json`` prints."""
     cause, loss = found.hypothesis, found.loss
     return {
         "exit_code": found.exit_code, "reason": found.reason,

@@ -1,9 +1,9 @@
-"""Names of a run's tensors as the reference has them.
+"""Names of a run's tensors in terms of the reference's names.
 
 Stages of a pipeline often count their layers from 0 each, as experts of a rank do. Initial
-parameters are equal in both runs, so a parameter whose name says something else is found by its
-values: its shape and sketch fit one of the reference's only. What both names end with is left out;
-what stands before is the place of the stage, and so of all its modules. For the rest the user has
+parameters are equal in both runs, so a parameter with another name is found by its values: its
+shape and sketch fit only one of the reference's. The common end of both names is dropped; the
+beginning is the place of the stage, and so of all its modules. Other differences need the user's
 rules (``--map``).
 """
 
@@ -32,15 +32,15 @@ from pardbg.store.store import Store
 
 ARROW: Final = "=>"
 Rule = tuple[re.Pattern[str], str]
-"""What is found in a name, and what stands there instead, as ``re.sub`` has it."""
+"""(pattern found in a name, replacement), as for ``re.sub``"""
 _SHARE: Final = 0.5
-"""Distance from 1 of a part's share of itself in a whole."""
+"""Maximum distance from 1 of a part's projection onto a whole."""
 _NEAR: Final = 0.25
-"""Share of a parameter below which a difference may be rounding, whatever the dtype."""
+"""Share of a parameter's norm below which a difference may be rounding, whatever the dtype."""
 
 
 def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefixes]:
-    """Return how a run's names are those of ``reference``, by name; empty: they are equal."""
+    """Return model -> prefixes from a run's names to those of ``reference``; without equal ones."""
     models: dict[Model, dict[str, TensorDef]] = defaultdict(dict)
     for rank, tensor in told(store):
         if tensor.what == "init":
@@ -54,8 +54,8 @@ def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefix
 
 
 def own_names(moved: Mapping[Model, Prefixes], name: str) -> list[tuple[int, str]]:
-    """Return (rank, the module's own name) where ranks have one of the reference's modules by
-    another name; ``moved``: what ``prefixes`` returns."""
+    """Return (rank, module's own name) for ranks that have one of the reference's modules under
+    another name; ``moved``: result of ``prefixes``."""
     return sorted({
         (rank, f"{ours}{name[len(theirs) :]}".strip("."))
         for (rank, _), names in moved.items()
@@ -65,7 +65,7 @@ def own_names(moved: Mapping[Model, Prefixes], name: str) -> list[tuple[int, str
 
 
 class _Known:
-    """The reference's parameters, found by their values."""
+    """Parameters of the reference, searched by values."""
 
     def __init__(self, reference: Mapping[str, Whole]) -> None:
         self.reference = reference
@@ -78,7 +78,7 @@ class _Known:
         }
 
     def fitting(self, name: str, whole: Whole) -> list[str]:
-        """Return the names of the parameters with a whole's values: its own, if it fits."""
+        """Return the names of the parameters with a whole's values: its own, if that fits."""
         own = self.reference.get(name)
         if own is not None and equal(own, whole):
             return [name]
@@ -91,7 +91,7 @@ class _Known:
 
     def holding(self, part: TensorDef) -> list[str]:
         """Return the names of the parameters that have a part's values at its place. Sketches of
-        256 numbers tell inner products to about 1/16 of the norms' product."""
+        256 numbers give inner products to about 1/16 of the norms' product."""
         names = self._of_shape.get(part.shape, [])
         if not names or not part.most or not is_placed(part):
             return []
@@ -116,7 +116,7 @@ def _prefixes(known: _Known, tensors: Mapping[str, TensorDef]) -> Prefixes | Non
 
 
 def _heads(ours: str, theirs: str) -> tuple[str, str]:
-    """Return what stands before the common end of two names."""
+    """Return the parts of two names before their common end."""
     left, right = ours.split("."), theirs.split(".")
     while left and right and left[-1] == right[-1]:
         left.pop()
@@ -147,8 +147,8 @@ def parse(text: str) -> tuple[Rule, ...]:
 
 
 def rename(store: Store, rules: Sequence[Rule]) -> int:
-    """Rename the tensors of a run, each by all rules in their order; return how many names change.
-    Raises ValueError where two names would be one."""
+    """Rename the tensors of a run, each by all rules in order, and return the number of changed
+    names. Raises ValueError if two names would become one."""
     return len(set().union(*(_moved(process, rules) for process in store.procs.values())))
 
 

@@ -1,4 +1,4 @@
-"""Noise floors: how far rounding alone may move a tensor.
+"""Noise floors: the largest difference of a tensor that rounding alone explains.
 
 Without a second recording of the reference the floor is 8 epsilon sqrt(depth), where depth is the
 number of parameters that a gradient comes through (1 for a parameter itself, which is only added
@@ -19,53 +19,53 @@ from pardbg.analysis.same.wholes import Key, Whole
 EPSILON: Final = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
 }  # fmt: skip
-"""Distance from 1 to the next larger number."""
+"""dtype -> distance from 1 to the next larger number"""
 ROUNDINGS: Final = 8
 YELLOW: Final = 3
-"""Floors from which a difference is yellow, …"""
+"""Number of floors from which a difference is yellow."""
 RED: Final = 10
-"""… and red."""
+"""Number of floors from which a difference is red."""
 SEEN: Final = 0.5
-"""Share of a tensor (of a parameter: of its update) that a red difference must be able to be:
+"""Minimum share of a tensor (for a parameter: of its update) at which red must begin to be reached:
 otherwise not even a wrong factor would be seen, and nothing is judged."""
 MEASURED: Final = 0.02
-"""Share of a tensor that a measured floor has at least, unless 8 epsilon sqrt(depth) is less, …"""
+"""Least measured floor, as a share of a tensor, unless 8 epsilon sqrt(depth) is less."""
 LEAST: Final = 2.0**-8
-"""… and that of recordings which begin a rounding apart: that of bfloat16. Their difference has the
-noise of both, and layouts have been seen to differ by up to 1.2 of it: half of it is the floor, so
-these are at most 2.4 floors apart, and red begins at five times what was measured."""
+"""Least measured floor of recordings that begin a rounding apart: that of bfloat16. The difference
+has the noise of both, and layouts have been seen to differ by up to 1.2 of it: half of it is the
+floor, so these are at most 2.4 floors apart, and red begins at 5 times the measured one."""
 
 Level = Literal["green", "yellow", "red"]
 
 
 def level_of(error: float, noise: float) -> Level:
-    """Return how far a difference is beyond the noise, both as norms."""
+    """Return the level of a difference relative to the noise, both as norms."""
     return "green" if error <= YELLOW * noise else "red" if error > RED * noise else "yellow"
 
 
 OF_UPDATE: Final = 0.1
-"""Share of a step's update that a parameter's red difference exceeds in any case."""
+"""Share of a step's update that a red difference of a parameter exceeds in any case."""
 MOST_OF_UPDATE: Final = 0.9
-"""Share above which a parameter is not judged."""
+"""Share of an update explained by rounding above which a parameter is not judged."""
 _RARE: Final = 1e-3
-"""Elements that are expected to turn; below, none does."""
+"""Expected number of turned elements below which none turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Noise of a reference's tensors."""
+    """Noise floors of a reference's tensors."""
 
     depth: int
     typical: float
-    """Median size of an element of the gradients: one that is far smaller is rounding of others."""
+    """Median size of the gradients' elements: far smaller ones are rounding of others."""
     measured: Mapping[Key, float]
     """Norm of the difference between two recordings of the reference; empty without a second."""
     begun_apart: bool = False
-    """They begin a rounding away from each other: all rounds differently."""
+    """Whether both recordings begin a rounding apart, so that everything rounds differently."""
 
     def of(self, reference: Whole, run: Whole, measured: float = 0.0) -> float | None:
-        """Return the noise as a norm; None: nothing is known of the dtype. ``measured``: the
-        difference between two recordings of an activation."""
+        """Return the noise as a norm; None: a dtype is not known. ``measured``: difference between
+        two recordings of an activation."""
         epsilon = coarser(reference, run)
         if epsilon is None:
             return None
@@ -91,7 +91,7 @@ class Floors:
 def floors(
     tensors: Mapping[Key, Whole], depth: int, step: int, second: Mapping[Key, Whole] | None
 ) -> Floors:
-    """Return the noise of a reference, from a second recording of it where there is one."""
+    """Return the noise floors of a reference, using a second recording of it if there is one."""
     sizes = [
         whole.norm / math.sqrt(whole.count)
         for whole in tensors.values()
@@ -107,10 +107,10 @@ def floors(
 
 
 def of_update(share: float, count: int) -> float:
-    """Return the share of a step's update that rounding explains, where it is ``share`` of a
-    gradient of ``count`` elements. Adam and its like move each element by as much, whatever its
-    gradient: one of k that are so small that rounding turns their signs goes the other way, which
-    makes 2 sqrt(k / count). About half of ``share`` turn; three deviations more are allowed."""
+    """Return the share of a step's update that rounding explains, if it is ``share`` of a gradient
+    of ``count`` elements. Adam and its like move each element by as much, whatever its gradient: if
+    rounding turns the signs of k small elements, they go the other way, which makes 2 sqrt(k /
+    count). About half of ``share`` turn; three deviations more are allowed."""
     mean = count * share / 2
     turned = math.ceil(mean + 3 * math.sqrt(mean)) if mean > _RARE else 0
     return max(OF_UPDATE, 2 * math.sqrt(turned / max(1, count)))
@@ -128,13 +128,13 @@ def coarser(a: Whole, b: Whole) -> float | None:
 
 
 def alike(left: Whole, right: Whole) -> bool:
-    """Return whether two tensors have the same elements, of which one may be told flat."""
+    """Return whether two tensors have the same elements; one of them may be recorded flat."""
     flat = 1 in (len(left.shape), len(right.shape))
     return left.shape == right.shape or (flat and math.prod(left.shape) == math.prod(right.shape))
 
 
 def equal(left: Whole, right: Whole) -> bool:
-    """Return whether rounding explains that two parameters are not equal bit by bit."""
+    """Return whether two parameters are equal up to rounding."""
     epsilon = coarser(left, right)
     if not alike(left, right) or epsilon is None or left.bad or right.bad or not left.most:
         return False

@@ -1,4 +1,4 @@
-"""Collectives of a block beside those of its siblings: which one it does not issue, or twice."""
+"""Collectives of a block compared with its siblings': ops that it lacks or issues twice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pardbg.store.intake import ISSUE_COLLECTIVE
 from pardbg.store.store import Store
 
 Ops = Counter[tuple[str, str, int]]
-"""(op, group, bytes) -> how often"""
+"""(op, group, bytes) -> number of times"""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a block issues unlike most of its siblings, in a forward or a backward of its own."""
+    """Collective that a block issues unlike most of its siblings, in its forward or backward."""
 
     block: str
     backward: bool
@@ -30,16 +30,16 @@ class Beside:
     bytes: int
     times: int
     usual: int
-    """Times that most siblings issue it."""
+    """Number of times that most siblings issue it."""
     siblings: int
-    """Blocks that this is known of, itself included."""
+    """Number of blocks compared, itself included."""
 
 
 def beside(
     store: Store, known: Sequence[Activation], name: str, backward: bool
 ) -> tuple[Beside, ...]:
-    """Return how the collectives of the block that has module ``name`` differ from those of most of
-    its siblings, on the lowest rank that has it."""
+    """Return the collectives in which the block of module ``name`` differs from most of its
+    siblings, on the lowest rank that has the block."""
     block = _block(name)
     if not block:
         return ()
@@ -62,7 +62,7 @@ def beside(
 
 
 def _block(name: str) -> str:
-    """Return the name up to its last number: ``blocks.1`` of ``blocks.1.mlp``."""
+    """Return the name up to its last number: ``blocks.1`` for ``blocks.1.mlp``."""
     parts = name.split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()
@@ -72,8 +72,8 @@ def _block(name: str) -> str:
 def _spans(
     known: Sequence[Activation], rank: int, backward: bool
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return when modules ran on a rank, in ns of its host's clock. A backward ends where that of a
-    module begins that is not inside."""
+    """Return module -> intervals in which it ran on a rank, in ns of its host's clock. A backward
+    ends where that of a module begins that is not inside it."""
     if not backward:
         times = {a.name: a.times.get(rank, ()) for a in known if a.what == "out"}
         return {name: list(zip(t[::2], t[1::2], strict=False)) for name, t in times.items()}
@@ -88,7 +88,7 @@ def _spans(
 
 
 def _ops(store: Store, rank: int, spans: Sequence[tuple[int, int]]) -> Ops | None:
-    """Return a rank's collectives in these times; None: it has none."""
+    """Return a rank's collectives in these intervals; None: it has no intervals."""
     process = store.rank_procs(None).get(rank)
     if process is None or not spans:
         return None

@@ -1,8 +1,8 @@
-"""Whole tensors of a run, added up from the parts that its ranks have.
+"""Whole tensors of a run, assembled from the ranks' parts.
 
 A sketch is linear: those of disjoint parts add up to that of the whole. Parts that are equal boxes
-on ranks known as replicas must be equal bit by bit. What does not add up to exactly one whole has
-no known layout, and nothing is claimed of it.
+on ranks known as replicas must be equal bit by bit. Parts that do not add up to exactly one whole
+have no known layout, and nothing is claimed of them.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from pardbg_agent.wire import MAX_ROWS
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str, str]
-"""(step, what, name)"""
+"""(step, kind of tensor, name)"""
 Gap = Literal["shapes", "dtypes", "place", "overlap", "incomplete", "copies"]
-"""Why parts add up to no whole: ranks state unlike shapes or dtypes; a part's place is not known;
-parts overlap; parts are missing; equal places with unlike contents on ranks not known as
+"""Reason why parts add up to no whole: ranks state unlike shapes or dtypes; a part's place is not
+known; parts overlap; parts are missing; equal places have unlike contents on ranks not known as
 replicas."""
 LARGEST: Final = 1e140
-"""Number of a sketch whose square is still one."""
+"""Largest number in a sketch whose square is still finite."""
 _INPUT: Final = "input"
 _RANDOM: Final = "random"
 _OF_MODULES: Final = ("out", "d_out")
 USED: Final = "used"
-"""What a module computes with where another tensor's or rank's optimizer makes it."""
+"""Parameter as a module computes with it, if another tensor's or rank's optimizer makes it."""
 Model = tuple[int, int]
 """(rank, number of the outermost module there)"""
 Prefixes = Mapping[str, str]
-"""Beginning of names in the run -> in the reference, without a dot behind."""
+"""Beginning of names in the run -> in the reference, without a trailing dot."""
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 Part = tuple[int, TensorDef]
-"""(rank, what it had)"""
+"""(rank, its part of a tensor)"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """A tensor of a run in one step."""
+    """A whole tensor of a run in one step."""
 
     step: int
     what: str
@@ -59,19 +59,19 @@ class Whole:
     most: float
     bad: int
     vector: Floats
-    """Sketch of the whole, of one replica each."""
+    """Sketch of the whole, from one replica of each part."""
     replicas: tuple[tuple[int, int], ...]
-    """(rank, bits) of the replicas that are not all equal, of the first such part; else empty."""
+    """(rank, bits) of the first part whose replicas are not all equal; empty: all are equal."""
     replica_vectors: tuple[Floats, ...]
-    """Their sketches, where each is the whole tensor."""
+    """Sketches of these replicas, if each is the whole tensor."""
     assumed: bool
-    """They are taken for replicas because they began equal."""
+    """Whether these count as replicas only because they began equal."""
     zero_ranks: tuple[int, ...]
     """Ranks whose part is all zeros, though another part is not."""
     bits: tuple[int, ...]
-    """Of each part, by its place."""
+    """Bits of each part, by its place."""
     copies: int
-    """Parts that a rank has as a replica of another one's."""
+    """Number of parts that a rank has as a replica of another rank's."""
 
     @property
     def key(self) -> Key:
@@ -79,50 +79,50 @@ class Whole:
 
     @property
     def norm(self) -> float:
-        """Estimated Euclidean norm."""
+        """Return the estimated Euclidean norm."""
         return float(np.linalg.norm(self.vector))
 
 
 @dataclass(frozen=True, slots=True)
 class Wholes:
-    """What was captured of a run."""
+    """Captured tensors of a run."""
 
     tensors: Mapping[Key, Whole]
     unknown: Mapping[Key, Gap]
     inputs: Mapping[int, Mapping[str, frozenset[int]] | None]
-    """Step -> argument -> hashes of its rows; None where some rows may be missing."""
+    """Step -> argument -> hashes of its rows; None: some rows may be missing."""
     sums: Mapping[int, Mapping[str, Mapping[int, tuple[int, ...]]]]
-    """Step -> argument -> rank -> sums of its rows, in the order that it got them."""
+    """Step -> argument -> rank -> sums of its rows, in order of arrival."""
     groups: frozenset[tuple[int, ...]]
-    """Ranks of the run's process groups, and all ranks."""
+    """Ranks of each of the run's process groups, and all ranks."""
     random: bool
-    """Layers draw numbers of their own, as dropout does."""
+    """Whether layers draw random numbers, as dropout does."""
     parts: Mapping[Key, Sequence[Part]]
-    """What the ranks have of each, and of modules' copies of parameters (USED)."""
+    """Parts of each tensor on the ranks, and of modules' copies of parameters (USED)."""
 
     @property
     def kept(self) -> dict[Key, Sequence[Part]]:
-        """Parts of the tensors whose elements some rank has told."""
+        """Return the parts of tensors of which some rank recorded elements."""
         return {k: of for k, of in self.parts.items() if any(part.kept for _, part in of)}
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Sizes of the groups, of which one of a single rank is none."""
+        """Return the sizes of the groups, without those of a single rank."""
         return tuple(sorted({len(ranks) for ranks in self.groups} - {0, 1}))
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Steps with a gradient or a parameter after its step."""
+        """Return the steps with a gradient, or with a parameter after the step."""
         keys = (*self.tensors, *self.unknown)
         return tuple(sorted({step for step, what, _ in keys if what != "init"}))
 
     def names(self, what: str) -> frozenset[str]:
-        """Return the names that any rank told, those without a known layout included."""
+        """Return the names recorded by any rank, including those without a known layout."""
         return frozenset(n for _, kind, n in (*self.tensors, *self.unknown) if kind == what)
 
     def ordered(self) -> list[str]:
-        """Return the names of parameters in the order of the model. Ranks of a pipeline count from
-        0 each: then those of the lowest rank come first."""
+        """Return the names of parameters in the order of the model. If ranks of a pipeline each
+        count from 0, those of the lowest rank come first."""
         orders: dict[str, set[tuple[int, int]]] = defaultdict(set)
         for whole in self.tensors.values():
             orders[whole.name].add((whole.first_rank, whole.order))
@@ -141,8 +141,8 @@ class Wholes:
 
 
 def told(store: Store, prefixes: Mapping[Model, Prefixes] | None = None) -> Iterator[Part]:
-    """Yield (rank, tensor) of the newest life of a run, by the reference's names. ``prefixes``: of
-    modules that are a part of the model."""
+    """Yield (rank, tensor) of the newest life of a run, with the reference's names. ``prefixes``:
+    of modules that are a part of the model."""
     for rank, process in store.rank_procs(None).items():
         for tensor in process.tensors:
             of = (tensor.step, tensor.what, tensor.name, tensor.model)
@@ -171,9 +171,9 @@ def wholes(
     store: Store, prefixes: Mapping[Model, Prefixes] | None = None, later: Collection[int] = (),
     in_place: Callable[[dict[Key, list[Part]]], dict[Key, list[Part]]] | None = None,
 ) -> Wholes:  # fmt: skip
-    """Return the tensors captured of the newest life of a run. ``prefixes``: see ``told``;
-    ``later``: ranks whose inputs are not the model's; ``in_place``: with a reference, puts parts in
-    their place in it; then parts at one place that begin equal are replicas."""
+    """Return the tensors captured in the newest life of a run. ``prefixes``: see ``told``;
+    ``later``: ranks whose inputs are not the model's; ``in_place``: puts parts at their place in a
+    reference's tensor; then parts at one place that begin equal are replicas."""
     parts: dict[Key, list[Part]] = defaultdict(list)
     random = False
     for rank, tensor in told(store, prefixes):
@@ -203,7 +203,7 @@ def wholes(
 
 
 def _equal_from_the_start(parts: Mapping[Key, Sequence[Part]]) -> dict[str, frozenset[int]]:
-    """Return the ranks of a parameter, by its name, if those with one part of it begin equal."""
+    """Return parameter -> its ranks, if those that have the same part of it begin equal."""
     found = {}
     for (_, what, name), known in parts.items():
         values = {(part.offset, part.size, part.bits) for _, part in known}
@@ -213,8 +213,8 @@ def _equal_from_the_start(parts: Mapping[Key, Sequence[Part]]) -> dict[str, froz
 
 
 def samples(store: Store, later: Collection[int] = ()) -> dict[tuple[int, int], frozenset[int]]:
-    """Return the samples that came into the model by (rank, step), where they are known to be
-    all. Later stages of a pipeline, and the ranks ``later``, get activations."""
+    """Return (rank, step) -> samples that entered the model, if they are known to be complete.
+    Later stages of a pipeline, and the ranks ``later``, get activations instead."""
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     full = set()
     for rank, tensor in _model_inputs(store, later):
@@ -226,7 +226,7 @@ def samples(store: Store, later: Collection[int] = ()) -> dict[tuple[int, int], 
 
 
 def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozenset[int]] | None]:
-    """Return the rows that came into the model; later stages of a pipeline get activations."""
+    """Return the rows that entered the model; later stages of a pipeline get activations."""
     rows: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     counts: dict[tuple[int, int], int] = defaultdict(int)
     for rank, tensor in _model_inputs(store, later):
@@ -240,7 +240,7 @@ def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozens
 
 
 def _sums(store: Store, later: Collection[int]) -> dict[int, dict[str, dict[int, tuple[int, ...]]]]:
-    """Return the sums of the rows that came into the model."""
+    """Return the sums of the rows that entered the model."""
     found: dict[int, dict[str, dict[int, tuple[int, ...]]]] = defaultdict(lambda: defaultdict(dict))
     for rank, tensor in _model_inputs(store, later):
         of = found[tensor.step][tensor.name]
@@ -249,15 +249,15 @@ def _sums(store: Store, later: Collection[int]) -> dict[int, dict[str, dict[int,
 
 
 def _model_inputs(store: Store, later: Collection[int]) -> Iterator[tuple[int, TensorDef]]:
-    """Yield what came into the model, by rank, but for later stages and the ranks ``later``."""
+    """Yield (rank, input of the model), without later stages and the ranks ``later``."""
     for rank, process in store.rank_procs(None).items():
         if min(process.stages, default=0) == 0 and rank not in later:
             yield from ((rank, tensor) for tensor in process.tensors if tensor.what == _INPUT)
 
 
 def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
-    """Return the tensor that parts of (rank, part) add up to, or why they do not. ``equal``: ranks
-    that are known as replicas."""
+    """Return the tensor that parts, (rank, part), add up to, or the reason why they do not.
+    ``equal``: ranks known as replicas."""
     first = parts[0][1]
     if any(part.shape != first.shape for _, part in parts):
         return "shapes"
@@ -300,7 +300,7 @@ def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
 
 
 def _added(parts: Sequence[Part]) -> list[Part] | Gap:
-    """Return the parts with the summands at each place added up, of one replica each."""
+    """Return the parts, with the summands at each place added up, one replica of each."""
     found: list[Part] = []
     of: dict[Any, dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for rank, part in parts:
@@ -335,7 +335,7 @@ def is_placed(part: TensorDef) -> bool:
 
 
 def overlap(boxes: Sequence[Box]) -> bool:
-    """Return whether any two of different boxes (offset, size) share an element."""
+    """Return whether any two different boxes (offset, size) share an element."""
     if len(boxes) < 2:
         return False
     begin = np.array([box[0] for box in boxes], dtype=np.int64)

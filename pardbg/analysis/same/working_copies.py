@@ -1,8 +1,8 @@
-"""Whether modules compute with what optimizers made: parameters that a rank does not step itself
-are copies of what another tensor's or rank's optimizer makes, as in ZeRO, and must be taken over.
+"""Copies of parameters that modules compute with: a parameter that a rank does not step itself is a
+copy of another tensor's or rank's result, as in ZeRO, and must have the newest update.
 
-A sketch is linear: the copy is what the parameter was, plus the updates of the parts that were
-taken over. Nothing is claimed of a copy that no choice of parts explains.
+A sketch is linear: the copy is the parameter's earlier value plus the updates of the parts that
+were taken over. Nothing is claimed of a copy that no choice of parts explains.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pardbg.analysis.same.wholes import USED, Box, Floats, Part, Whole, Wholes, 
 from pardbg.store.captured import TensorDef
 
 _OFF: Final = 0.2
-"""Distance of a part's share from 1 (it was taken over) or 0 (it was not)."""
+"""Maximum distance of a part's share from 1 (taken over) or 0 (not taken over)."""
 _UNEXPLAINED: Final = 0.3
-"""Share of the smallest update that may be left beside it."""
+"""Maximum unexplained remainder, as a share of the smallest update."""
 _MOST_PARTS: Final = 16
-"""Parts of a parameter that are told apart: a sketch has 256 numbers."""
+"""Maximum number of parts of a parameter that are told apart: a sketch has 256 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class StaleCopy:
     """A parameter whose copy on some ranks lacks updates of the step before."""
 
     step: int
-    """In which it is used."""
+    """Step in which the copy is used."""
     name: str
     cause: Hypothesis
     error: float
-    """Norm of what is lacking as a share of the parameter's."""
+    """Norm of the missing update as a share of the parameter's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A part of a parameter as its optimizer left it."""
+    """Part of a parameter as its optimizer left it."""
 
     ranks: tuple[int, ...]
     before: Floats
@@ -55,16 +55,16 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What is known of a run's copies."""
+    """Findings about a run's copies of parameters."""
 
     stale: tuple[StaleCopy, ...]
-    """By step and place in the model."""
+    """Stale copies, by step and place in the model."""
     judged: int
-    """Copies of which it is known whether they are."""
+    """Number of copies that are known to be stale or not."""
 
 
 def copies(run: Wholes) -> Copies:
-    """Return which copies lack updates."""
+    """Return the copies of parameters that lack updates."""
     parts, tensors, stale, judged = run.parts, run.tensors, [], 0
     first = min((step for step, what, _ in parts if what == "init"), default=0)
     used = [key for key in parts if key[1] == USED]
@@ -81,7 +81,7 @@ def copies(run: Wholes) -> Copies:
 
 
 def _made(before: Sequence[Part], after: Sequence[Part]) -> dict[Box, _Made]:
-    """Return the parts of a parameter that ranks step, by place."""
+    """Return place -> part of a parameter that ranks step."""
     known = {_box(part): part for _, part in before}
     ranks: dict[Box, list[int]] = defaultdict(list)
     found = {}
@@ -96,7 +96,7 @@ def _made(before: Sequence[Part], after: Sequence[Part]) -> dict[Box, _Made]:
 def _known(
     copies: Sequence[Part], made: Mapping[Box, _Made], dtype: str
 ) -> dict[int, tuple[_Made, ...]]:
-    """Return the updates that each rank's copy lacks, where that is known."""
+    """Return rank -> updates that its copy lacks, where that is known."""
     found = {}
     for rank, copy in copies:
         here = _inside(copy, made) if is_placed(copy) else ()
@@ -107,7 +107,7 @@ def _known(
 
 
 def _stale(step: int, name: str, known: Mapping[int, tuple[_Made, ...]], whole: Whole) -> StaleCopy:
-    """Return which ranks' copies lack which ranks' updates."""
+    """Return the stale copy: ranks that lack updates, and ranks that made these."""
     lacking = [one for of in known.values() for one in of]
     makers = {rank for one in lacking for rank in one.ranks}
     holders = tuple(sorted(rank for rank, of in known.items() if of))
@@ -117,7 +117,7 @@ def _stale(step: int, name: str, known: Mapping[int, tuple[_Made, ...]], whole: 
 
 
 def _inside(copy: TensorDef, made: Mapping[Box, _Made]) -> tuple[_Made, ...]:
-    """Return the parts that a copy consists of; none if that is not known."""
+    """Return the parts that a copy consists of; empty if that is not known."""
     if copy.count == math.prod(copy.shape):
         return tuple(made.values()) if len(made) <= _MOST_PARTS else ()
     same = made.get(_box(copy))
@@ -125,7 +125,7 @@ def _inside(copy: TensorDef, made: Mapping[Box, _Made]) -> tuple[_Made, ...]:
 
 
 def _lacking(copy: TensorDef, parts: Sequence[_Made], dtype: str) -> tuple[_Made, ...] | None:
-    """Return the parts whose update a copy does not have; None: it is not known."""
+    """Return the parts whose update a copy lacks; None: not known."""
     rounding = 0.0 if copy.dtype == dtype else EPSILON.get(copy.dtype, math.inf)
     moved = [
         one for one in parts
