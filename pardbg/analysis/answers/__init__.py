@@ -1,1 +1,1 @@
-"""What screens, reports and checks ask for: each answer put together from the rooms below."""
+"""Values that screens, reports and checks show, assembled from the analysis rooms below."""

@@ -49,7 +49,7 @@ NO: Final = {
     "no-mismatch": "mismatches", "no-missing": "missing", "no-findings": "findings",
     "no-drops": "dropped",
 }  # fmt: skip
-"""Short forms: ``no-findings:error`` is ``findings[error]==0``."""
+"""Short forms of checks: ``no-findings:error`` is ``findings[error]==0``."""
 AGGREGATES: Final = "p1 … p99, min, max, mean, first, last, sum, count"
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
@@ -67,7 +67,7 @@ _MAX_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A parsed check."""
+    """A check, parsed."""
 
     text: str
     metric: Metric
@@ -75,7 +75,7 @@ class Check:
     aggregate: str
     op: str
     limit: float
-    """In the metric's own unit."""
+    """Limit in the metric's own unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class Result:
     check: Check
     ok: bool
     measured: float | None
-    """In the metric's own unit; None: the session has no such value."""
+    """Measured value in the metric's own unit; None: the session has none."""
     text: str
-    """The measured value in words, or why there is none."""
+    """Measured value in words, or the reason why there is none."""
 
 
 def parse(text: str) -> Check:
-    """Parse one expression. Raises UserError."""
+    """Return the check of one expression. Raises UserError."""
     if len(text) > _MAX_TEXT:
         raise UserError(f"a check of {len(text)} characters; {_MAX_TEXT} at most")
     if text.strip().startswith("no-"):
@@ -136,7 +136,7 @@ def _check_severity(metric: Metric, which: str) -> None:
 
 
 def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, count: bool) -> float:
-    """Return the factor from the number's unit to the metric's own."""
+    """Return the factor from the number's unit to the metric's own unit."""
     known = UNITS["number" if count else metric.unit]
     if suffix is not None:
         if metric.unit != "time" or count:
@@ -201,7 +201,7 @@ def _result(scope: Scope, check: Check) -> Result:
 
 
 def aggregate(values: Sequence[Number], how: str) -> float:
-    """Return one number for many values; percentiles are interpolated between two of them."""
+    """Return one number for many values; percentiles are interpolated linearly."""
     if how == "first" or how == "last":
         return float(values[0 if how == "first" else -1])
     if how == "mean":

@@ -1,4 +1,4 @@
-"""The device mesh: the axes that the run's process groups lie along, and a rank's place on it."""
+"""The device mesh: axes along which the run's process groups lie, and each rank's place on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Axis:
     """An axis of the mesh."""
 
     name: str
-    """Empty: no group says what it is called."""
+    """Name of the axis; empty: no group names it."""
     size: int
 
 
@@ -26,18 +26,18 @@ class Mesh:
 
     axes: tuple[Axis, ...]
     strides: tuple[int, ...] = ()
-    """Of a turned mesh: how far apart the numbers of neighbours on each axis are."""
+    """Differences of the rank numbers of neighbours on each axis, for a turned mesh; else empty."""
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Return a rank's place on each axis."""
+        """Return a rank's coordinate on each axis."""
         return tuple(rank // self.stride(at) % axis.size for at, axis in enumerate(self.axes))
 
     def stride(self, at: int) -> int:
-        """Return how far apart the numbers of neighbours on axis ``at`` are."""
+        """Return the difference of the rank numbers of neighbours on axis ``at``."""
         return self.strides[at] if self.strides else prod(one.size for one in self.axes[at + 1 :])
 
     def turn(self, by: int) -> Mesh:
-        """Return the same mesh with its first ``by`` axes behind the others."""
+        """Return the same mesh with its first ``by`` axes moved behind the others."""
         order = [(at + by) % len(self.axes) for at in range(len(self.axes))]
         return Mesh(tuple(self.axes[at] for at in order), tuple(map(self.stride, order)))
 
@@ -46,8 +46,8 @@ NO_MESH: Final = Mesh(())
 
 
 def device_mesh(view: View, num_ranks: int) -> Mesh:
-    """Return the mesh of ``num_ranks`` ranks, by the groups whose ranks are evenly spaced. What
-    groups do not divide is one axis without a name."""
+    """Return the mesh of ``num_ranks`` ranks, by groups whose ranks are evenly spaced. A part that
+    no groups divide is one unnamed axis."""
     memo, key = view.memo("device mesh"), (len(view.store.groups), num_ranks)
     if key not in memo:
         newest = max((group.epoch for group in view.store.groups.values()), default=0)

@@ -1,9 +1,9 @@
-"""Two runs side by side: what changed beyond noise, and what changed most first.
+"""Comparison of two runs: changes beyond noise, the largest first.
 
 A quantity is compared by its median over steps or ops. The interval of the difference (99 %) is
 bootstrapped over blocks of neighbouring values, as neighbours are alike; a difference whose
-interval holds 0 is none. That is the noise *within* each run: what a machine does from run to run
-only repeated runs show.
+interval holds 0 is none. That is the noise *within* each run: only repeated runs show how a machine
+varies from run to run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pardbg.store.store import Store
 
 Outcome = Literal["more", "less", "same", "few", "only a", "only b"]
 LEAST: Final = 5
-"""Values on either side below which nothing is said of noise."""
+"""Minimum number of values on either side for a statement about noise."""
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.99
 MAX_VALUES: Final = 20_000
-"""Number of values above which they are thinned evenly: medians do not move by it."""
+"""Number of values above which they are thinned evenly, which does not move medians."""
 SMALLEST: Final = 0.005
-"""Share of the value below which a difference is none, however sure."""
+"""Share of the value below which a difference does not count, however significant."""
 NOISY_SIZE: Final = 0.02
-"""The same of what the operating system counts."""
+"""Share of the value below which a difference of sizes counted by the operating system is none."""
 _NOISY_SIZES: Final = ("memory rss", "memory allocated")
 _LOSS: Final = "loss"
 _EXACT: Final = "records lost"
@@ -45,47 +45,47 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A quantity in both runs, in the unit's own terms (ns, bytes, fraction …)."""
+    """A quantity in both runs, in the base terms of its unit (ns, bytes, fraction …)."""
 
     section: str
-    """steps, pipeline, collectives, memory, run"""
+    """Section: steps, pipeline, collectives, memory or run."""
     name: str
     unit: Unit
     a: float | None
     b: float | None
     low: float | None
-    """Interval of b - a; None where there are too few values, or nothing varies."""
+    """Lower end of the interval of b - a; None: too few values, or none varies."""
     high: float | None
     num_a: int
     num_b: int
     outcome: Outcome
     weight: float
-    """How much the change matters: as a share of the step, of the memory, of the value."""
+    """Importance of the change, as a share of the step, the memory or the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """Findings of one kind in both runs."""
+    """Numbers of findings of one kind in both runs."""
 
     kind: str
     severity: Severity
     num_a: int
     num_b: int
     text: str
-    """Text of one that only one run has."""
+    """Text of one of the findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The comparison of two runs."""
+    """Comparison of two runs."""
 
     name_a: str
     name_b: str
     rows: tuple[Row, ...]
-    """What changed beyond noise first, the weightiest of that first."""
+    """Compared quantities, those that changed beyond noise first, by weight."""
     findings: tuple[FindingRow, ...]
     notes: tuple[str, ...]
-    """What makes the comparison lame: other schedule, other number of ranks …"""
+    """Reasons why the comparison is limited: other schedule, other number of ranks …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class _Quantity:
     unit: Unit
     values: Callable[[Scope], Sequence[Number]]
     share: float
-    """Weight of a change by its whole value."""
+    """Weight of a change by the quantity's whole value."""
 
 
 def diff(a: Store, b: Store, skip: int = 1) -> Diff:
-    """Compare ``b`` with ``a``, without the first ``skip`` steps of either."""
+    """Return the comparison of ``b`` with ``a``, without the first ``skip`` steps of either."""
     scopes = Scope(View(a, None), skip), Scope(View(b, None), skip)
     rows = [row for quantity in _quantities(*scopes) if (row := _row(quantity, *scopes))]
     rows.sort(key=lambda row: (row.outcome in ("same", "few"), -row.weight, row.section, row.name))
@@ -108,7 +108,7 @@ def diff(a: Store, b: Store, skip: int = 1) -> Diff:
 
 
 def as_dict(found: Diff) -> dict[str, Any]:
-    """Return the comparison as ``pardbg diff --json`` prints it."""
+    """Return the comparison in the form that ``pardbg diff --json`` prints."""
     return {
         "a": found.name_a,
         "b": found.name_b,
@@ -258,7 +258,7 @@ def _change(a: float, b: float, unit: Unit) -> float:
 
 
 def interval(a: Floats, b: Floats) -> tuple[float, float]:
-    """Return the CONFIDENCE interval of median(b) - median(a), the same for equal values."""
+    """Return the CONFIDENCE interval of median(b) - median(a); equal values give the same one."""
     rng = np.random.default_rng(20260101)
     differences = _medians(b, rng) - _medians(a, rng)
     tail = (1 - CONFIDENCE) / 2
@@ -267,7 +267,7 @@ def interval(a: Floats, b: Floats) -> tuple[float, float]:
 
 
 def _medians(values: Floats, rng: np.random.Generator) -> Floats:
-    """Return medians of random samples, drawn in whole blocks, as large as the values."""
+    """Return medians of random samples of the values' size, drawn in whole blocks."""
     size = len(values)
     block = max(1, round(size ** (1 / 3)))
     number = math.ceil(size / block)

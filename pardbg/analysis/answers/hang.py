@@ -1,4 +1,4 @@
-"""The hang at a cursor, which every page shows first."""
+"""The hang at a cursor, shown first on every page."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from pardbg.analysis.hangs.waitgraph import Blame, inside, wait_graph
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A hang: the ranks that hold others up, as found by the findings about standstills."""
+    """A hang: ranks that hold others up, as the findings about standstills name them."""
 
     kind: str
-    """Kind of the finding."""
+    """Kind of the finding, such as ``missing-rank``."""
     severity: Severity
     culprits: tuple[int, ...]
     waiting: tuple[int, ...]
     op: str
     where: str | None
-    """Place in the code where the (first) culprit stands."""
+    """Place in the code of the (first) culprit; None: not known."""
     since_ns: int
     until_ns: int | None
-    """When the job failed; None: it still hangs."""
+    """Time at which the job failed, in ns; None: it still hangs."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """A rank's main thread at a standstill, or where an exception ended it."""
+    """Stack of a rank's main thread at a standstill, or where an exception ended it."""
 
     rank: int
     t_ns: int
     frames: tuple[tuple[str, int, str], ...]
-    """(file, line, function), outermost first."""
+    """(file, line, function) of each frame, outermost first."""
     handles: str = ""
-    """Exception that it is handling there."""
+    """Exception that the rank is handling at its place; empty: none."""
 
 
 def hang_view(view: View) -> Hang | None:
-    """Return the hang at the cursor, or the one in which the job ended. None while every rank makes
+    """Return the hang at the cursor, or the one in which the job ended; None while every rank makes
     progress, and while the debugger holds ranks."""
     found, bad = worst_standstill(view), bad_ends(view)
     return None if found is None else _hang(view, found, bad[0][1] if bad else None)
@@ -58,7 +58,7 @@ def hang_view(view: View) -> Hang | None:
 
 @per_view
 def worst_standstill(view: View) -> Finding | None:
-    """Return the finding that says what the hang is."""
+    """Return the finding that explains the hang; None: there is no hang."""
     ended, bad = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:
         return None
@@ -72,9 +72,9 @@ def worst_standstill(view: View) -> Finding | None:
 
 
 def hung(view: View, since_ns: int) -> tuple[Finding, ...]:
-    """Return findings about ranks that stand still since then, and will for ever: they wait for
-    each other, in an op that all have issued, or for a rank that ended, is stopped or does
-    nothing. One that works or is in a debugger only takes its time; others may still start."""
+    """Return findings about ranks that have stood still since then and will for ever: they wait for
+    each other, in an op that all have issued, or for a rank that ended, is stopped or does nothing.
+    A rank that works or is in a debugger does not count, nor do ranks that may still start."""
     ranks = set(_hung_ranks(view, since_ns))
     found = decided((*ends(view), *disagreements(view), *stalls(view))) if ranks else ()
     return tuple(
@@ -101,7 +101,7 @@ def _still(view: View, rank: int) -> bool:
 
 
 def _rests(view: View, blame: Blame) -> bool:
-    """Return whether the rank that is waited for does nothing."""
+    """Return whether the awaited rank does nothing."""
     found = absence(view, blame.ranks[0], blame.since_ns, blame.waits[0].op.group)
     asleep = found.asleep and found.kind != "in-debugger"
     return asleep or found.doing in (*GONE, "stopped", "device")
@@ -131,7 +131,7 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """Return each rank's newest stack: at a standstill, or of its main thread's last exception."""
+    """Return each rank's newest stack: at a standstill, or of its main thread's exception."""
     found = {
         rank: RankStack(rank, t_ns, frames, handles)
         for rank, (t_ns, frames, *_, handles) in stall_stacks(view).items()

@@ -1,4 +1,4 @@
-"""The machines of a run at the cursor: what its ranks take of them, and what their devices say."""
+"""Hosts of a run at the cursor: resources that its ranks use, and readings of its devices."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from pardbg.events.device_facts import DeviceNews
 
 @dataclass(frozen=True, slots=True)
 class HostNow:
-    """A machine; None: not known."""
+    """A host of the run; a value of None is not known."""
 
     host: str
     ranks: tuple[int, ...]
     cpus: int | None
-    """Cores that its ranks may run on."""
+    """Number of cores that the host's ranks may run on."""
     cores: float | None
-    """Cores that its ranks use."""
+    """Number of cores that the host's ranks use."""
     load: float | None
-    """Threads per core that run or are ready, of all programs."""
+    """Threads per core that run or are ready, of all programs on the host."""
     memory_bytes: int | None
-    """Sum over its ranks."""
+    """Sum of the memory of the host's ranks, in bytes."""
     device: str
-    """Type of device that its ranks compute on; empty: the host itself."""
+    """Type of device that the host's ranks compute on; empty: the host itself."""
     devices: tuple[DeviceNews, ...] = ()
-    """Newest reading of each that has ranks."""
+    """Newest reading of each device that has ranks."""
 
 
 def hosts_now(view: View, rows: Sequence[RankNow]) -> tuple[HostNow, ...]:
-    """Return the machines, that of the lowest rank first."""
+    """Return the hosts, in the order of their lowest ranks."""
     by_host: dict[str, list[RankNow]] = defaultdict(list)
     for row in rows:
         by_host[row.host].append(row)

@@ -31,20 +31,20 @@ from pardbg.analysis.same.comparison import OF_LOSS, Sameness, alone, compare
 Unit = Literal["time", "fraction", "bytes", "rate", "floors", "number"]
 Number = int | float
 Values = Callable[["Scope", str], Sequence[Number]]
-"""(scope, filter) -> values; empty where the session has none."""
+"""(scope, filter) -> values of the metric; empty: the session has none"""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The part of a run that is measured."""
+    """Part of a run that is measured."""
 
     view: View
     skip: int = 0
-    """First steps left out: warm-up."""
+    """Number of first steps left out as warm-up."""
 
     @cached_property
     def sameness(self) -> Sameness:
-        """Return whether the run computes what its reference does."""
+        """Return the comparison of the run with its reference."""
         store = self.view.store
         return alone(store) if store.reference is None else compare(store.reference, store)
 
@@ -55,7 +55,7 @@ class Scope:
 
     @property
     def since_ns(self) -> int:
-        """Return the begin of the first step that counts, in ns."""
+        """Return the begin of the first step that counts, in ns; 0 if no step is skipped."""
         if not self.skip:
             return 0
         begins = [
@@ -69,22 +69,22 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named quantity: its values over a run (steps, ops, ranks …)."""
+    """A named quantity, with its values over a run (steps, ops, ranks …)."""
 
     name: str
     unit: Unit
     doc: str
     over: str
-    """What the values are of: ``steps``, ``ops``, ``ranks``; empty for a single value."""
+    """Unit of counting: ``steps``, ``ops``, ``ranks``; empty for a single value."""
     aggregate: str
-    """Taken where a check names none."""
+    """Aggregate taken if a check names none."""
     values: Values
     filter: str = ""
-    """What ``[…]`` selects; empty: nothing to select."""
+    """Meaning of ``[…]``; empty: the metric has nothing to select."""
 
     @property
     def of_speed(self) -> bool:
-        """Return whether it is about the speed of the job's computation or communication."""
+        """Return whether the metric is about speed of the job's compute or communication."""
         return self.name in _OF_SPEED
 
 
@@ -113,7 +113,7 @@ def free_pipeline_steps(scope: Scope, _: str = "") -> list[PipelineStep]:
 
 
 def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
-    """Return collectives that count; ``which`` is a group's name, an op, or ``group/op``."""
+    """Return the collectives that count; ``which`` is a group's name, an op, or ``group/op``."""
     first = scope.first_step if scope.skip else 0
     found = [
         row
@@ -125,13 +125,13 @@ def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
 
 
 def _held(scope: Scope, times: Iterable[int | None]) -> bool:
-    """Return whether ranks were held in between: then times say nothing about the program."""
+    """Return whether ranks were held between these times, which then say nothing of the program."""
     known = [t for t in times if t is not None]
     return bool(known) and was_held(scope.view, min(known), max(known))
 
 
 def transfers(scope: Scope, _: str = "") -> list[P2PRow]:
-    """Return pairs of send and receive that count."""
+    """Return the pairs of send and receive that count."""
     since = scope.since_ns
     found = [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
     return [r for r in found if not _held(scope, (r.send_ns, r.recv_ns, r.done_ns))] or found
@@ -146,7 +146,7 @@ def _known(values: Iterable[Number | None]) -> list[Number]:
 
 
 def _each(rows: Callable[[Scope, str], Iterable[object]], name: str) -> Values:
-    """Return a metric's values: one attribute of each row that has it."""
+    """Return the function of a metric's values: one attribute of each row that has it."""
     return lambda scope, which: _known(getattr(row, name) for row in rows(scope, which))
 
 
@@ -155,8 +155,8 @@ def _phase(scope: Scope, which: str) -> list[Number]:
 
 
 def _bubble(scope: Scope, _: str) -> list[Number]:
-    """Return bubbles of pipelines that the program or a framework defines. A pipeline inferred from
-    messages is shown, but must not fail a build."""
+    """Return the bubbles of pipelines that the program or a framework defines; a pipeline inferred
+    from messages is shown, but must not fail a build."""
     if any(layout.chain is not None for layout in layouts(scope.view)):
         return []
     return _known(step.bubble_fraction for step in free_pipeline_steps(scope))
@@ -171,7 +171,7 @@ def _in_flight(scope: Scope, _: str) -> list[Number]:
 
 
 def _idle(scope: Scope, which: str) -> list[Number]:
-    """Return the share of each step's window in which its ranks idled for one cause."""
+    """Return, for each step, the share of its window in which ranks idled for one cause."""
     if which not in CAUSES:
         return []
     return [
@@ -212,7 +212,7 @@ def _missing(scope: Scope, _: str) -> list[Number]:
 
 
 def _findings(scope: Scope, which: str) -> list[Number]:
-    """Return the number of findings of a severity or a worse one."""
+    """Return the number of findings of at least this severity."""
     counted = SEVERITIES[: SEVERITIES.index(which) + 1] if which else SEVERITIES
     return [sum(f.severity in counted for f in findings(scope.view))]
 
@@ -225,9 +225,8 @@ _OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
 
 
 def worst_difference(found: Sameness) -> list[float]:
-    """Return the largest difference of a gradient, parameter or buffer in noise floors; that of
-    replicas that differ, and of a loss off by a logarithm, is infinite; nothing where no answer is
-    known."""
+    """Return the largest difference of a gradient, parameter or buffer, in noise floors; infinite
+    for replicas that differ and for a loss off by a logarithm; empty if there is no answer."""
     if found.exit_code not in (0, 1):
         return []
     if found.reason == "replicas-differ":
@@ -289,4 +288,4 @@ METRICS: Final = {
                lambda scope, _: [len(free_steps(scope))]),
     )
 }  # fmt: skip
-"""Everything ``pardbg check`` knows, in the order in which it is listed."""
+"""All metrics of ``pardbg check``, in the order in which it lists them."""

@@ -1,4 +1,4 @@
-"""Rank rows: where each rank is, since when, and how its last step went."""
+"""Rows of ranks: activity of each rank, its duration, and figures of the rank's last step."""
 
 from __future__ import annotations
 
@@ -39,60 +39,60 @@ ActivityKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a rank does, or did last; `pardbg.render.frame.activity` has the words."""
+    """Current or last activity of a rank; `pardbg.render.frame.activity` has the words."""
 
     kind: ActivityKind
     what: str = ""
-    """Action, op or phase; the launcher that terminated the rank, the exception or the exit code it
-    ended with, or why it was lost."""
+    """Action, op or phase; or the launcher that terminated the rank, the exception or exit code
+    with which it ended, or the reason why it is lost."""
     span: str = ""
-    """The program's own span around it."""
+    """Innermost span of the program around the activity."""
     silent: bool = False
-    """The rank has shown no sign of life since."""
+    """Whether the rank has shown no sign of life since."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """A rank at the cursor: one row of the overview."""
+    """Row of a rank in the overview, at the cursor."""
 
     rank: int
     proc: str
     host: str
     pid: int
     stages: tuple[int, ...]
-    """Pipeline stages on this rank; empty without a pipeline."""
+    """Pipeline stages on the rank; empty without a pipeline."""
     state: RankStateName
     now: Activity
     since_ns: int | None
     step: int | None
     step_ns: tuple[int, ...]
-    """Durations of its last 32 steps, oldest first, without those that the debugger held."""
+    """Durations of the last 32 steps, oldest first, without those that the debugger held, in ns."""
     compute_fraction: float | None
     wait_fraction: float | None
     comm_fraction: float | None
-    """Shares of the last step: computing, waiting for others, data moving."""
+    """Share of the last step in which data moves; the others: computing, waiting for ranks."""
     memory_bytes: int | None
     memory_history: tuple[int, ...]
     lag_ns: int | None
-    """Age of the newest record the viewer has, by the hub's clock."""
+    """Age of the viewer's newest record of the rank, by the hub's clock, in ns."""
     dropped_records: int
     agent_overhead: float | None
     clock_error_ns: int | None
-    """Uncertainty of its clock against the hub's; 0 = the same clock."""
+    """Uncertainty of the rank's clock against the hub's, in ns; 0: the same clock."""
     node: int | None = None
-    """torchrun's group rank: which launcher started it. Two may be on one host."""
+    """torchrun's group rank: number of the launcher that started it; two may share a host."""
     ahead: Ahead | None = None
-    """Lead over its device; None where that has no times."""
+    """Lead of the host over its device; None: no device times."""
     metrics: tuple[tuple[str, float], ...] = ()
-    """(name, newest value) of what the program logged, but the loss."""
+    """(name, newest value) of the metrics that the program logged, without the loss."""
     cores: float | None = None
-    """Number of cores that its process uses; None: not known."""
+    """Number of cores that the rank's process uses; None: not known."""
 
 
 STALE_NS: Final = 3_000_000_000
-"""Silence of an agent's thread after which the rank is not answering."""
+"""Silence of an agent's thread after which the rank counts as not answering, in ns."""
 WAITING_NS: Final = 2_000_000
-"""Time after which an open op, with nothing computed, is a wait."""
+"""Time after which an open op, with nothing computed, is a wait, in ns."""
 LAST_STEPS: Final = 32
 _HISTORY: Final = 64
 _NEWEST: Final = 64
@@ -107,9 +107,9 @@ def rank_rows(
     reuse_splits: bool = False,
     splits: bool = True,
 ) -> tuple[RankNow, ...]:
-    """Return each rank's row. ``reused``: rows of an earlier moment, good for ranks that make
-    progress; with ``reuse_splits`` a step's split may rest on the records that had come by then;
-    without ``splits`` none is made."""
+    """Return each rank's row. ``reused``: rows of an earlier moment, for ranks that make progress;
+    with ``reuse_splits`` a step's shares may come from the records known then; without ``splits``
+    there are no shares."""
     kept = reused if reused and view.run_end is None else {}
     status, steps = states(view), newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
@@ -131,7 +131,7 @@ def rank_rows(
 
 
 def _is_well(view: View, process: Process, row: RankNow, status: Mapping[str, Any] | None) -> bool:
-    """Return whether the rank is making progress, as its row says."""
+    """Return whether the rank still makes progress, as its row says."""
     if row.state not in ("running", "waiting") or view.proc_end(process) is not None:
         return False
     if not status:
@@ -193,7 +193,7 @@ def _metrics(view: View, process: Process) -> tuple[tuple[str, float], ...]:
 def _now(
     view: View, rank: int, process: Process, status: Mapping[str, Any]
 ) -> tuple[RankStateName, Activity, int | None]:
-    """Return (state, activity, since when in ns)."""
+    """Return (state, activity, since when in ns) of a rank."""
     over = _ended(view, rank, process, status)
     if over is not None:
         return over
@@ -232,7 +232,7 @@ def _now(
 def _ended(
     view: View, rank: int, process: Process, status: Mapping[str, Any]
 ) -> tuple[RankStateName, Activity, int | None] | None:
-    """Return the same for a rank that does not run: it has ended, or has not started."""
+    """Return (state, activity, since when in ns) of a rank that does not run; None: it does."""
     end = view.proc_end(process)
     if end is not None:
         if end[1] not in ("lost", "killed"):
@@ -252,7 +252,7 @@ def _ended(
 
 
 def _ended_with(process: Process, end_ns: int) -> str:
-    """Return the exception or the exit code that a rank ended with; empty: it ended well."""
+    """Return the exception or exit code with which a rank ended; empty: it ended well."""
     raised = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= end_ns]
     code = process.exit_code
     return raised[0].types if raised else f"exit code {code}" if code else ""
@@ -283,7 +283,7 @@ def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
 
 
 def _silent_since(view: View, process: Process, status: Mapping[str, Any]) -> int | None:
-    """Return the time of the last sign of life, if it is older than STALE_NS."""
+    """Return the time of the rank's last sign of life, in ns, if it is older than STALE_NS."""
     heartbeat = fields.integer_or_none(status, "heartbeat_ns")
     if not heartbeat or view.now_ns - heartbeat <= STALE_NS:
         return None
@@ -304,7 +304,7 @@ def _lag(view: View, process: Process) -> int | None:
 
 
 def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:
-    """Return the share of the last ``number`` steps spent in the agent's hooks (None: of all)."""
+    """Return the share of the last ``number`` steps (None: all) spent in the agent's hooks."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     if visible <= lo:
@@ -318,12 +318,12 @@ RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", 
 
 _LATER: Final = ("step", "phase", "action", "wait", "done", "done_p2p", "held")
 _BEHIND: Final = 64
-"""Number of rows looked at that end after the cursor; rows are sorted by their end."""
+"""Number of rows searched that end after the cursor; rows are sorted by their end."""
 _P2P, _SEND = int(wire.Flag.P2P), int(wire.Flag.SEND)
 
 
 class Doing(NamedTuple):
-    """A rank's activity according to its records."""
+    """Activity of a rank according to its records."""
 
     state: RankStateName
     activity: Activity
@@ -332,8 +332,8 @@ class Doing(NamedTuple):
 
 def recorded(view: View, process: Process) -> Doing | None:
     """Return the rank's activity at the cursor by its records. None at a live run's newest moment,
-    and if the records end before the cursor: the last activity may go on. A wait counts if it lasts
-    WAITING_NS in all."""
+    and if the records end before the cursor, as the last activity may go on. A wait counts if it
+    lasts WAITING_NS in all."""
     if view.live or all(view.visible(process, of) == len(process.table(of)) for of in _LATER):
         return None
     wait = _around(view, process, "wait")
@@ -353,7 +353,7 @@ def recorded(view: View, process: Process) -> Doing | None:
 
 
 def _around(view: View, process: Process, name: str) -> int | None:
-    """Return the row whose span contains the cursor; the innermost of several."""
+    """Return the row whose span contains the cursor, the innermost of several; or None."""
     table, first = view.rows(process, name)
     begins = table.col("t0_ns")[first : first + _BEHIND]
     rows = np.flatnonzero(begins <= view.t_ns)
@@ -371,7 +371,7 @@ def _last_end(view: View, process: Process) -> int:
 
 
 def _op_text(view: View, process: Process, row: int) -> str:
-    """Return text such as ``all_gather dp_shard #80`` or ``recv from 3``."""
+    """Return the op of a wait, such as ``all_gather dp_shard #80`` or ``recv from 3``."""
     table = process.table("wait")
     flags, peer = int(table.col("flags")[row]), int(table.col("peer")[row])
     if flags & _P2P:

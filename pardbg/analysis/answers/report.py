@@ -1,4 +1,4 @@
-"""The report: the whole run at its end as one frozen value, for text, page and JSON.
+"""Report of the whole run at its end as one frozen value, for text, page and JSON.
 
 ``as_json`` is the stable interface of ``pardbg report --json``, described by ``report.schema.json``
 beside this module. Keys are only ever added.
@@ -46,22 +46,22 @@ from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
 MAX_OPS: Final = 10_000
-"""Newest ones that a report lists; sums in ``traffic`` are over the whole run."""
+"""Maximum number of newest ops that a report lists; ``traffic`` sums the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """A rank's figures at the end of the run and over all of it."""
+    """Figures of a rank at the end of the run and over all of it."""
 
     now: RankNow
     num_steps: int
     agent_overhead_fraction: float | None
-    """Time in the agent's hooks, of its steps' time."""
+    """Time in the agent's hooks, as a share of the rank's steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole run at its end."""
+    """Report of the whole run at its end."""
 
     run: RunInfo
     live: bool
@@ -72,25 +72,25 @@ class Report:
     ranks: tuple[RankTotals, ...]
     steps: tuple[StepRow, ...]
     loss_source: str
-    """What says the losses; empty where none is known."""
+    """Source of the losses; empty: no loss is known."""
     not_finite: NotFinite | None
     pipeline: PipelineReport | None
-    """The first of ``pipelines``, in full."""
+    """Full figures of the first of ``pipelines``."""
     pipelines: tuple[PipelineSummary, ...]
     overlap: tuple[RankOverlap, ...]
     bandwidth: tuple[Bandwidth, ...]
     collectives: tuple[CollectiveRow, ...]
-    """Newest last, MAX_OPS at most, as ``p2p``."""
+    """Newest collectives, newest last, MAX_OPS at most; the same holds for ``p2p``."""
     p2p: tuple[P2PRow, ...]
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
     findings: tuple[Finding, ...]
     devices: tuple[DeviceNews, ...] = ()
-    """Newest readings (NVML)."""
+    """Newest readings of the devices (NVML)."""
     parts: tuple[Part, ...] = ()
-    """Lives and roles, where the run has several; the rest is of one of them."""
+    """Lives and roles of a run that has several; all other fields are about one of them."""
     part: int | None = None
-    """Number of that one; None: it is none of them alone."""
+    """Number of the part that the report is about; None: no single part."""
 
 
 def report(store: Store) -> Report:
@@ -135,7 +135,7 @@ def _totals(view: View, row: RankNow) -> RankTotals:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the report as ``report.schema.json`` has it; NaN and infinity become text."""
+    """Return the report as ``report.schema.json`` describes it; NaN and infinity become text."""
     return {
         "run": _run_json(report),
         "ranks": [
@@ -183,7 +183,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _ahead_json(ahead: Ahead | None) -> dict[str, Any]:
-    """Return nothing where no times of devices are known."""
+    """Return the lead as JSON fields; empty without device times."""
     if ahead is None:
         return {}
     return {"lead_ns": ahead.lead_ns, "host_bound_fraction": ahead.host_bound}
@@ -250,7 +250,7 @@ def _pipeline_json(pipeline: PipelineReport) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as the report has it."""
+    """Return a finding in the form of the report."""
     return {
         **_pick(finding, "kind severity"),
         "ranks": sorted(finding.ranks),

@@ -1,4 +1,4 @@
-"""A run's pipeline over all its complete steps, for the report."""
+"""Pipeline of a run over all its complete steps, for the report."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.pipeline.values import Cause, PipelineRank, PipelineStep
 
 MAX_STEPS: Final = 500
-"""Newest steps whose pipeline is split up action by action: some ms each."""
+"""Maximum number of newest steps that are analysed by action: some ms each."""
 MAX_WAITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """A rank's busy and idle time as shares of the windows of several steps; they add up to 1."""
+    """Busy and idle time of a rank as shares of the windows of several steps; they add up to 1."""
 
     rank: int
     busy: float
@@ -45,25 +45,25 @@ class RankUse:
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """Figures of ``steps``; medians are over those that the debugger did not hold."""
+    """Figures of a pipeline over ``steps``; medians leave out steps that the debugger held."""
 
     schedule: str
     num_stages: int
     num_microbatches: int
     num_older_steps: int
-    """Too many to be in here."""
+    """Number of older steps that are left out."""
     bubble_fraction: float | None
     implied_fraction: float | None
     bound_fraction: float | None
     stages: tuple[StageTime, ...]
     critical_path: CriticalPath | None
     waits: tuple[MicrobatchWait, ...]
-    """The longest first, MAX_WAITS at most."""
+    """Recurring waits of actions, the longest first, MAX_WAITS at most."""
     peaks: Mapping[int, Peak]
-    """By rank, in the newest step."""
+    """Rank -> its peak of microbatches in flight in the newest step."""
     steps: tuple[PipelineStep, ...]
     held_ns: Mapping[int, int]
-    """step -> how long its ranks were held in it."""
+    """step -> time that its ranks were held in it, in ns"""
     use: tuple[RankUse, ...]
 
     @property
@@ -73,12 +73,12 @@ class PipelineReport:
 
     @property
     def num_held(self) -> int:
-        """Return the number of steps that ``free`` leaves out."""
+        """Return the number of held steps, which ``free`` leaves out."""
         return len(self.steps) - len(self.free)
 
     @property
     def typical(self) -> PipelineStep | None:
-        """Return the free step whose bubble is nearest the median, the newest of such."""
+        """Return the free step whose bubble is nearest the median, the newest of several."""
         middle = self.bubble_fraction
         if middle is None:
             return None
@@ -117,7 +117,7 @@ def pipeline_report(view: View) -> PipelineReport | None:
 
 
 def complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
-    """Return the last steps whose pipeline ran to its end, oldest first, MAX_STEPS at most."""
+    """Return the last complete steps of the pipeline, oldest first, MAX_STEPS at most."""
     newest = newest_step(view, layout)
     if newest is None:
         return []
@@ -148,7 +148,7 @@ def _use(steps: list[PipelineStep]) -> tuple[RankUse, ...]:
 
 
 LAST: Final = 64
-"""Newest complete steps that stage times are taken over."""
+"""Number of newest complete steps over which stage times are taken."""
 MAX_RANKS: Final = 256
 
 
@@ -162,37 +162,37 @@ class StageTime:
     number: int
     median_ns: int
     low_ns: int
-    """A tenth of them took no longer than this."""
+    """10th percentile of the times, in ns."""
     high_ns: int
-    """Nine tenths took no longer."""
+    """90th percentile of the times, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankOverlap:
-    """A rank's collectives in a usual step (medians over the last steps), ns."""
+    """Collectives of a rank in a typical step (medians over the last steps), in ns."""
 
     rank: int
     exposed_ns: int
-    """Data moved and the rank stood still."""
+    """Time in which data moved while the rank stood still, in ns."""
     hidden_ns: int
-    """Data moved behind compute."""
+    """Time in which data moved behind compute, in ns."""
     waiting_ns: int
-    """It stood still for ranks that had still to come."""
+    """Time in which the rank waited for ranks that had yet to arrive, in ns."""
     waited_for_ns: int
-    """The others, summed, stood still for it: it came last."""
+    """Time that other ranks, summed, waited for this rank as the last to arrive, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Collectives of one kind and size class."""
+    """Bandwidth of collectives of one kind and size class."""
 
     group: str
     op: str
     up_to_bytes: int
-    """The class: more than half of it, up to it."""
+    """Size class: more than half of this, up to this many bytes."""
     number: int
     transfer_ns: int
-    """Median, last completion - last arrival."""
+    """Median of last completion - last arrival, in ns."""
     busbw_gbps: float | None
 
 
@@ -218,15 +218,15 @@ def _spread(times: list[int]) -> tuple[int, int, int]:
 
 
 def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath | None:
-    """Return the critical path of the step of median length among the last LAST."""
+    """Return the critical path of the step of median length among the last LAST; None: no steps."""
     recent = sorted(steps[-LAST:], key=lambda step: (step.t1_ns - step.t0_ns, step.step))
     return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
 
 
 def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
-    """Return each rank's overlap figures over the last steps that all ranks ended. Beyond MAX_RANKS
-    only the ranks that others waited for most. Empty with too few steps, and for host times of a
-    device run."""
+    """Return each rank's overlap figures over the recent steps that all ranks ended. Beyond
+    MAX_RANKS only the ranks that others waited for most. Empty with too few steps, and for host
+    times in a run on a device."""
     looked_at = window(view)
     if looked_at is None or are_launches(view):
         return ()
@@ -249,7 +249,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
 
 
 def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
-    """Return (rank, step) -> ns that the other ranks waited for it as the last to arrive."""
+    """Return (rank, step) -> ns that the other ranks waited for the rank as the last to arrive."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     names = ("last_rank", "step", "wait_ns")
     for rank, step, ns in zip(*(rows.of[name].tolist() for name in names), strict=True):
@@ -274,10 +274,10 @@ def bandwidths(rows: Iterable[CollectiveRow]) -> tuple[Bandwidth, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Medians over collectives of one group and op, or over the messages of one edge."""
+    """Medians over collectives of one group and op, or over messages of one edge."""
 
     name: tuple[str, str]
-    """(group, op); (source, destination)"""
+    """(group, op), or (source, destination)"""
     number: int
     bytes: int | float
     total_bytes: int
@@ -286,11 +286,11 @@ class Messages:
     transfer_ns: float | None
     busbw_gbps: float | None
     num_odd: int
-    """Not matched."""
+    """Number of ops that are not matched."""
 
 
 def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
-    """Return medians per group and op, the most frequent first."""
+    """Return medians by group and op, the most frequent first."""
     found: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         found[row.group, row.op].append(row)
@@ -303,7 +303,7 @@ def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
 
 
 def by_edge(rows: Iterable[P2PRow]) -> list[Messages]:
-    """Return medians per source and destination, in order of rank."""
+    """Return medians by source and destination, in order of rank."""
     found: dict[tuple[int, int], list[P2PRow]] = defaultdict(list)
     for row in rows:
         found[row.src, row.dst].append(row)

@@ -1,4 +1,4 @@
-"""A look at all of a live run of many ranks, in pieces: a whole snapshot of them takes seconds."""
+"""Snapshot of a live run of many ranks, made in pieces, as a whole one takes seconds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pardbg.store.intake import to_columns
 from pardbg.store.store import Store
 
 _AT_ONCE: Final = 128
-"""Processes whose records are put into their tables in one piece."""
+"""Number of processes whose records are put into their tables in one piece."""
 
 
 class Round:
-    """One look. Its pieces see the run as it was when the look began, whatever has come since:
-    partial snapshots may be made in between. While it lives stores keep what it sees: let it be
-    over soon, or go."""
+    """One look at a live run. Its pieces see the run as it was when the look began, whatever has
+    come since; partial snapshots may be made in between. Meanwhile stores keep the data that it
+    sees, so a look should be finished or dropped soon."""
 
     def __init__(
         self, store: Store, rank: int | None, viewport: Viewport, before: Snapshot
     ) -> None:
-        """As `pardbg.analysis.answers.snapshot.snapshot`."""
+        """Begin a look; arguments as for `pardbg.analysis.answers.snapshot.snapshot`."""
         view = View(store, None, few=True)
         self._store, self._then = store, Moment(view.t_ns, view.now_ns)
         self._asked = rank, viewport, before
@@ -38,8 +38,8 @@ class Round:
         self._kept: dict[Hashable, Any] = {}
 
     def go_on(self, enough: Callable[[], bool]) -> Snapshot | None:
-        """Make pieces, one at least, until it is ``enough`` for now. Return the snapshot once it is
-        made."""
+        """Make at least one piece, and more until ``enough`` is true. Return the snapshot once it
+        is complete; None before."""
         while self._num_read < len(self._procs):
             some = self._procs[self._num_read : self._num_read + _AT_ONCE]
             to_columns(some)

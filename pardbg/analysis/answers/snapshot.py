@@ -1,4 +1,4 @@
-"""The snapshot: what the screens show at one cursor, as one value."""
+"""The snapshot: the contents of the screens at one cursor, as one value."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ from pardbg.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run at one cursor. Made on the engine's thread, posted to the UI as one frozen value."""
+    """Run at one cursor. Made on the engine's thread, posted to the UI as one frozen value."""
 
     revision: int
     live: bool
     t_ns: int
-    """The cursor: newest time in a live run, the chosen time in replay."""
+    """Cursor in ns: the newest time in a live run, the chosen time in replay."""
     t_begin_ns: int
     t_end_ns: int
     run: RunInfo
     step: int | None
     step_ns: int | None
-    """Time of the newest step in ``steps``: a rank that is ahead has ended another one. Of a run
-    that was held, of the ranks' newest without a hold."""
+    """Time of the newest step in ``steps``, in ns (a rank that is ahead may have ended a newer
+    one); if the run was held, of the newest step without a hold on any rank."""
     loss: float | None
-    """Loss of the newest step that has one; NaN and infinity stay what they are."""
+    """Loss of the newest step that has one; NaN and infinity are kept."""
     loss_history: tuple[tuple[int, float], ...]
     ranks: tuple[RankNow, ...]
     pipeline: PipelineView | None
     steps: tuple[StepRow, ...]
-    """The last complete steps, as many as losses; fewer of many ranks, at least 64."""
+    """Last complete steps, as many as losses; fewer with many ranks, but at least 64."""
     collectives: tuple[CollectiveRow, ...]
-    """The last 200 collectives, newest last. This and the other SECTIONS: empty where the viewport
-    does not have them."""
+    """Last 200 collectives, newest last. Like all SECTIONS empty if the viewport does not include
+    them."""
     p2p: tuple[P2PRow, ...]
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
@@ -69,58 +69,58 @@ class Snapshot:
     dropped_records: int
     unknown_records: int
     pipelines: tuple[PipelineName, ...] = ()
-    """All pipelines of the run, that of the lowest rank first; ``pipeline`` is one of them."""
+    """All pipelines of the run in the order of their lowest ranks; ``pipeline`` is one of them."""
     no_pipeline: str = ""
-    """Why ranks that pass messages are not taken for a pipeline; empty where none do."""
+    """Reason why ranks that pass messages are not a pipeline; empty: no ranks do."""
     sharding: ShardingView | None = None
     loss_source: str = ""
-    """What says the losses, as in the report's ``loss_source``."""
+    """Source of the losses, as in the report's ``loss_source``."""
     not_finite: NotFinite | None = None
-    """Where the newest loss is NaN or infinite: since when, and whose was first."""
+    """Begin and ranks of a loss that is NaN or infinite; None: the newest loss is finite."""
     hang: Hang | None = None
-    """What holds ranks up at the cursor, or held them up to the end of the job."""
+    """Hang at the cursor, or the hang in which the job ended; None: there is none."""
     parts: tuple[Part, ...] = ()
     """Lives and roles of a run that has several."""
     part: Part | None = None
-    """The one that is looked at; None: the newest life."""
+    """Selected life or role; None: the newest life."""
     stacks: tuple[RankStack, ...] = ()
-    """Taken at the newest standstill, by rank."""
+    """Stacks taken at the newest standstill, by rank."""
     courses: Mapping[int, tuple[Course, ...]] = field(default_factory=dict)
-    """rank -> its last steps, of the ranks that are drawn. One of the SECTIONS."""
+    """rank -> its recent steps, for ranks in the viewport. One of the SECTIONS."""
     hosts: tuple[HostNow, ...] = ()
-    """Of the same section as ``courses``."""
+    """Hosts of the run, in the same section as ``courses``."""
     mesh: Mesh = NO_MESH
-    """The device mesh; no axes before a rank is there."""
+    """Device mesh; without axes until a rank is there."""
 
 
 PARTIAL_HISTORY: Final = 8
-"""Steps of the bubble's history in a partial snapshot of a recording."""
+"""Number of steps of the bubble's history in a partial snapshot of a recording."""
 MANY: Final = 128
 """Number of ranks above which rows outside the viewport are reused."""
 SECTIONS: Final = frozenset(("collectives", "p2p", "traffic", "memory", "courses"))
 """Fields of a snapshot that are made only for pages that draw them."""
 _BETWEEN: Final = frozenset(("courses",))
-"""Those of pages that are drawn between two snapshots that look at all records."""
+"""Sections of pages that are drawn between two snapshots of all records."""
 NO_TRAFFIC: Final = TrafficView(0, (), (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Viewport:
-    """Part of a snapshot that a page draws."""
+    """Visible part of a snapshot."""
 
     ranks: frozenset[int] | None = None
-    """Ranks whose rows are drawn; None: all."""
+    """Ranks whose rows are drawn; None: all ranks."""
     sections: frozenset[str] = SECTIONS
     """Sections that are drawn; the others stay empty."""
 
 
 EVERYTHING: Final = Viewport()
 THOUSANDS: Final = 2048
-"""Number of ranks above which a first partial snapshot leaves the shares of steps to the next."""
+"""Number of ranks above which a first partial snapshot has no shares of steps."""
 
 
 class _Reused:
-    """The parts of the previous snapshot of many ranks that a new one reuses."""
+    """Parts of the previous snapshot of many ranks that a new one reuses."""
 
     def __init__(
         self, view: View, viewport: Viewport, before: Snapshot | None, partial: bool
@@ -129,7 +129,7 @@ class _Reused:
         now = num_ended[view.revision, view.t_ns] = int(view.all("step").counts.sum())
         self.before = before if before is not None and _fits(view, before) else None
         self.splits = partial and self.before is not None
-        """Splits of a rank's newest step are reused, too."""
+        """Whether the shares of a rank's newest step are reused, too."""
         self.no_splits = partial and self.before is None and len(view.ranks) > THOUSANDS
         self._steps = False
         self.ranks: dict[int, RankNow] = {}
@@ -147,8 +147,8 @@ class _Reused:
 
 
 def _fits(view: View, before: Snapshot) -> bool:
-    """Return whether ``before`` has the same ranks (MANY at least), and is of a live run or of a
-    recording of which no more was read since."""
+    """Return whether ``before`` has the same ranks (more than MANY), and is of a live run, or of a
+    recording of which nothing was read since."""
     if len(view.ranks) <= MANY:
         return False
     if before.revision != view.store.revision and not view.store.live:
@@ -160,7 +160,7 @@ _STEP_ENDS: Final = 32_768
 
 
 def _num_steps(view: View) -> int:
-    """Return how many steps are looked at: a frame costs the same of 4 ranks and of 1,024."""
+    """Return the number of steps to read: a frame costs the same for 4 ranks and for 1,024."""
     return max(LAST, min(LOSSES, _STEP_ENDS // max(1, len(view.ranks))))
 
 
@@ -176,14 +176,14 @@ def snapshot(
 ) -> Snapshot:  # fmt: skip
     """Return the run at ``t_ns`` (hub clock); None: at its newest time.
 
-    Of several pipelines the one of ``rank`` is shown in full. Of many ranks, rows outside the
-    viewport are reused from ``before`` while their ranks make progress. A ``partial`` snapshot has
-    no findings but the one that says why live ranks stand, and of a recording a short history of
-    the bubble: these take longest; nor, of THOUSANDS of ranks and without ``before``, the shares of
-    their steps.
+    Of several pipelines the one of ``rank`` is shown in full. With many ranks, rows outside the
+    viewport are reused from ``before`` while their ranks make progress. A ``partial`` snapshot
+    leaves out the parts that take longest: all findings but the one that explains why live ranks
+    stand, for a recording most of the bubble's history, and for THOUSANDS of ranks without
+    ``before`` the shares of their steps.
 
     The same store, cursor and viewport give the same value, but for reused rows. Nothing here
-    raises on odd data: what is not known is None.
+    raises on odd data: unknown values are None.
     """
     if partial and before is not None and t_ns is None:
         moved = _between(store, viewport, before)
@@ -197,9 +197,9 @@ def snapshot(
 
 
 def _between(store: Store, viewport: Viewport, before: Snapshot) -> Snapshot | None:
-    """Return ``before`` with what moves from second to second, by the records of the ranks that are
-    drawn and what the hub says of all; None where that is not enough: of few ranks, of a pipeline,
-    at an end."""
+    """Return ``before`` with the values that change every second, by the records of visible ranks
+    and the hub's messages on all; None if that is not enough: few ranks, a pipeline, an ended
+    run."""
     drawn, few = viewport.ranks, len(before.ranks) <= MANY or not viewport.sections <= _BETWEEN
     if drawn is None or few or before.pipeline is not None or not store.live:
         return None
@@ -230,7 +230,7 @@ def _between(store: Store, viewport: Viewport, before: Snapshot) -> Snapshot | N
 def _courses_between(
     view: View, viewport: Viewport, before: Snapshot
 ) -> Mapping[int, tuple[Course, ...]]:
-    """Return those before, or where other ranks are drawn now, theirs."""
+    """Return the previous courses; if other ranks are visible now, new ones of these."""
     drawn = (viewport.ranks or frozenset()) & view.ranks.keys()
     if "courses" not in viewport.sections or drawn <= before.courses.keys():
         return before.courses
@@ -243,7 +243,7 @@ def _with_split(row: RankNow, before: RankNow) -> RankNow:
 
 
 def _found_at_once(view: View) -> tuple[Finding, ...]:
-    """Return what says why live ranks stand: it is looked at anyway, and is not to wait for all."""
+    """Return the finding that explains why live ranks stand, which must not wait for all others."""
     found = worst_standstill(view) if view.live and view.store.live else None
     return () if found is None or not found.culprits else (found,)
 
@@ -252,7 +252,7 @@ def made_of(
     view: View, rank: int | None, viewport: Viewport, before: Snapshot | None,
     find: Callable[[View], tuple[Finding, ...]], *, partial: bool,
 ) -> Snapshot:  # fmt: skip
-    """Return the run at a view's cursor, as `snapshot`, with what ``find`` finds."""
+    """Return the snapshot of a view, as `snapshot`, with the findings of ``find``."""
     reused, drawn = _Reused(view, viewport, before, partial), viewport.sections
     of_steps = reused.of_steps
     short = partial and not view.live

@@ -1,8 +1,8 @@
-"""Training steps as they would have lasted without the debugger's holds.
+"""Durations of training steps as they would have been without the debugger's holds.
 
-``base.steps`` takes out what each rank was stalled. In a pipeline ranks also wait for each other,
-holds or not: there a held step lasts as long as its actions laid out again, and what its ranks did
-before and after. ``rank_courses``: what of a step each rank computed, waited, and moved data.
+``base.steps`` subtracts the time that each rank was stalled. In a pipeline ranks also wait for each
+other, holds or not: there a held step lasts as long as its actions laid out again, plus the ranks'
+time before and after. ``rank_courses``: shares of compute, waits and communication in each step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pardbg.store.process import Process
 
 
 def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
-    """Return the last steps that ended on every rank; all of the run for None."""
+    """Return the last steps that ended on every rank; ``last=None``: all of the run."""
     rows = step_rows(view, last)
     if not rows or not was_held(view, view.begin_ns, view.end_ns):
         return rows
@@ -67,22 +67,22 @@ def _unheld(
 
 
 def pipeline_of(view: View, rank: int, step: int) -> PipelineStep | None:
-    """Return a step of the rank's pipeline; None: it is in none."""
+    """Return a step of the rank's pipeline; None: the rank is in no pipeline."""
     layout: Layout | None = next((known for known in layouts(view) if rank in known.ranks), None)
     return None if layout is None else pipeline_step(view, layout, step)
 
 
 Split = tuple[float, float, float]
-"""(compute, wait, communication) as fractions of the step; the rest is neither."""
+"""(compute, wait, communication) as fractions of the step; the rest is none of these."""
 _COMPUTE_PHASES = ("forward", "backward", "optimizer")
 
 
 def last_step_split(
     view: View, rank: int, process: Process, pipeline: PipelineStep | None, reuse: bool = False
 ) -> Split | None:
-    """Return the shares of a rank's newest ended step; in a pipeline of its newest complete
-    schedule step. With ``reuse`` a split made when fewer records had come will do. None where the
-    times are the host's of a run on a device."""
+    """Return the shares of a rank's newest ended step; in a pipeline, of its newest complete
+    schedule step. With ``reuse`` a split made from fewer records is enough. None for the host's
+    times in a run on a device."""
     if are_launches(view):
         return None
     if pipeline is not None:
@@ -102,7 +102,7 @@ def last_step_split(
 
 
 def pipeline_split(pipeline: PipelineStep, rank: int) -> Split | None:
-    """Return the shares of a rank's schedule step; None where its idle time has no causes yet."""
+    """Return the shares of a rank's schedule step; None if its idle time has no causes yet."""
     length = pipeline.t1_ns - pipeline.t0_ns
     for row in pipeline.ranks:
         if row.rank == rank and length > 0 and row.idle_ns:
@@ -113,7 +113,7 @@ def pipeline_split(pipeline: PipelineStep, rank: int) -> Split | None:
 
 
 def read_ahead_splits(view: View, but: Collection[int]) -> None:
-    """Read the records that `last_step_split` needs, of all ranks but ``but`` at once."""
+    """Read the records that `last_step_split` needs, for all ranks but ``but`` at once."""
     of = {rank: view.rows(p, "step") for rank, p in view.ranks.items() if rank not in but}
     newest = {
         rank: (int(table.col("t0_ns")[visible - 1]), int(table.col("t1_ns")[visible - 1]))
@@ -164,18 +164,18 @@ def _ops_by_rank(view: View) -> Ops:
 
 
 SOON: Final = 8
-"""Steps that are split where others are known or can wait."""
+"""Number of steps split at once if others are known or can wait."""
 MANY: Final = 128
-"""Number of ranks above which there are none: the mesh shows so many."""
+"""Number of ranks above which there are no courses: the mesh shows up to this many."""
 _OPEN: Final = 2
-"""Newest steps: records of these may still be on their way."""
+"""Number of newest steps whose records may still be on their way."""
 _KEPT: Final = 4 * LAST
-"""Steps of a rank that are kept: a recording's cursor goes back and forth."""
+"""Number of steps cached per rank, as a recording's cursor goes back and forth."""
 _MAX_ISSUES: Final = 1 << 18
 
 
 class Course(NamedTuple):
-    """Fractions of one step of a rank; what is none of them is its host's other code."""
+    """Fractions of one step of a rank; the rest is other code of its host."""
 
     step: int
     compute: float
@@ -186,8 +186,8 @@ class Course(NamedTuple):
 def rank_courses(
     view: View, ranks: Collection[int] | None, most: int = LAST
 ) -> dict[int, tuple[Course, ...]]:
-    """Return rank -> its last LAST steps, oldest first, at most ``most`` of them split anew; of
-    ``ranks`` (None: all). Empty where the times are the host's of a run on a device."""
+    """Return rank -> its last LAST steps, oldest first, at most ``most`` of them newly split; for
+    ``ranks`` (None: all). Empty for the host's times in a run on a device."""
     if are_launches(view) or len(view.ranks) > MANY:
         return {}
     memo = view.memo("courses")
@@ -215,7 +215,7 @@ def rank_courses(
 def _new_splits(
     view: View, lacking: Mapping[int, Mapping[int, Interval]]
 ) -> dict[int, dict[int, Split | None]]:
-    """Return rank -> step -> its parts."""
+    """Return rank -> step -> its shares."""
     found: dict[int, dict[int, Split | None]] = defaultdict(dict)
     wanted: dict[int, dict[int, Interval]] = defaultdict(dict)
     for rank, ended in lacking.items():

@@ -1,4 +1,4 @@
-"""Boxes of the timeline: spans in the window, found by search on columns, narrow ones merged."""
+"""Boxes of the timeline: spans in a window, found by search on columns, narrow ones merged."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pardbg_agent import wire
 
 @dataclass(frozen=True, slots=True)
 class LaneSpan:
-    """A box of the timeline."""
+    """Box of the timeline."""
 
     t0_ns: int
     t1_ns: int
     label: str
     style: str
-    """A render style token: ``action.F``, ``phase.forward``, ``comm.all_reduce``, ``wait``."""
+    """Token of a render style: ``action.F``, ``phase.forward``, ``comm.all_reduce``, ``wait``."""
 
 
 LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
@@ -44,13 +44,12 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 """Lane name -> tables drawn in it."""
 _AGAIN: Final = "recomp."
-"""The lane of forwards that run again inside a backward: in the phases' own lane they would lie
-on top of it."""
+"""Lane of forwards that run again inside a backward; in the lane of phases they would cover it."""
 _RECOMPUTE: Final = int(wire.Flag.RECOMPUTE)
 MAX_SPANS: Final = 4096
-"""Boxes per lane at most, however much overlaps."""
+"""Maximum number of boxes per lane, however many spans overlap."""
 Rows = slice | NDArray[np.int64]
-"""Rows of a table: a slice where they are all next to each other, which copies nothing."""
+"""Rows of a table: a slice if they are contiguous, which copies nothing; else indices."""
 
 
 def lanes(
@@ -80,7 +79,7 @@ def lanes(
 def _with_open(
     view: View, rank: int, process: Process, done: tuple[LaneSpan, ...]
 ) -> tuple[LaneSpan, ...]:
-    """Add ops that have been open for long: of a hang only the begin of an op is recorded."""
+    """Add ops that have been open for long: in a hang only their begin is recorded."""
     since_ns = view.t_ns - PATIENCE_NS
     ops = [op for op in open_ops(view, rank, process) if not op.call and op.since_ns <= since_ns]
     if not ops:
@@ -112,7 +111,7 @@ def _lane(
 
 
 def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
-    """Return the rows that touch the window: sorted by end, none longer than ``longest_ns``."""
+    """Return the rows that touch the window, sorted by end; none is longer than ``longest_ns``."""
     when = table.when
     lo = int(np.searchsorted(when, t0_ns, side="left"))
     hi = int(np.searchsorted(when, t1_ns + table.longest_ns, side="right"))
@@ -123,7 +122,7 @@ def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
 
 
 def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
-    """Return those of the rows that are a recomputed forward (or those that are not)."""
+    """Return those of the rows that are recomputed forwards or, if not ``wanted``, that are not."""
     again = (table.col("flags")[rows] & _RECOMPUTE) != 0
     if bool((again == wanted).all()):
         return rows
@@ -133,7 +132,7 @@ def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
 
 
 def _launches(table: Table, rows: Rows) -> Rows | None:
-    """Return launches of actions, else of phases: ops lie inside of them."""
+    """Return the launches of actions, else of phases: launches of ops lie inside these."""
     every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     lanes = table.col("peer")[every]
     of = wire.Lane.COMPUTE if (lanes == wire.Lane.COMPUTE).any() else wire.Lane.PHASE
@@ -231,7 +230,7 @@ def _style(process: Process, name: str, name_id: int) -> str:
 
 
 class _Row(NamedTuple):
-    """The columns that a box's label is made from."""
+    """Columns of which a box's label is made."""
 
     name_id: int
     stage: int
@@ -264,7 +263,7 @@ def _label(process: Process, table: str, row: _Row) -> str:
 
 
 _SEEN_NS: Final = 1_000_000
-"""Maximum time from a wait to the record of its completion."""
+"""Maximum time from a wait to the record of its completion, in ns."""
 
 
 Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
@@ -273,7 +272,7 @@ Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The selected box."""
+    """Selection of a box in the timeline."""
 
     rank: int
     lane: str
@@ -287,17 +286,17 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class WaitedFor:
-    """The op and rank that a box waited for."""
+    """Op and rank that a box waited for."""
 
     op: str
-    """``all_reduce dp #43``, ``recv F mb2 from r1``."""
+    """Op in words: ``all_reduce dp #43``, ``recv F mb2 from r1``."""
     bytes: int
     rank: int | None
-    """The rank that came after it, last of all; None: nobody did."""
+    """Rank that arrived last, after the waiting rank; None: there was none."""
     came_ns: int | None
-    """When that was; None: it has not come."""
+    """Time of its arrival in ns; None: it has not arrived."""
     late_ns: int
-    """Time after the waiting rank, without holds."""
+    """Time from the waiting rank's arrival to that, in ns; without holds."""
 
 
 def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:
@@ -319,7 +318,7 @@ def _within(span: LaneSpan, begun: int, done: int | None) -> bool:
 
 
 Found = Iterator[tuple[int, int | None, WaitedFor]]
-"""(issued, completed, what it waited for) of a rank's ops."""
+"""(issued, completed, op and rank waited for) of a rank's ops"""
 
 
 def _collectives(snapshot: Snapshot, rank: int) -> Found:
