@@ -152,7 +152,7 @@ def loss_source(view: View) -> str:
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """Return step -> loss, closed steps kept; of rehearsals, whose losses are arbitrary, none."""
+    """Return step -> loss, closed steps cached; none of rehearsals, whose losses are arbitrary."""
     if rehearsed(view):
         return {}
     printed = _printed(view)

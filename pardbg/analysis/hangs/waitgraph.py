@@ -97,7 +97,7 @@ class PendingOp:
 
     @property
     def at_store(self) -> bool:
-        """Return whether it waits for a key (``op.reduce``) that any rank may set."""
+        """Return whether this waits for a store's key (``op.reduce``) that any rank may set."""
         return self.call and self.op.op.startswith("Store.")
 
     @property

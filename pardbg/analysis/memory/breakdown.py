@@ -1,4 +1,4 @@
-"""Memory per rank by category, beside what its ZeRO level implies."""
+"""Memory of each rank by category, beside the size that its ZeRO level implies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from pardbg.store.table import Array, Table
 
 @dataclass(frozen=True, slots=True)
 class ZeroModel:
-    """Size of a model's parameters, gradients and optimizer state, and their number of shards."""
+    """Sizes of a model's parameters, gradients and optimizer state, and number of their shards."""
 
     level: int
     """ZeRO level that holds between steps."""
     in_step: int
-    """And within one, where units are gathered and kept."""
+    """ZeRO level within a step, where units are gathered and kept."""
     shards: int
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    """Of the whole model."""
+    """Bytes of the optimizer state, like all sizes of the whole model."""
 
     def parts(self, level: int) -> tuple[float, float, float]:
         """Return the bytes of P, G and O on a rank at a ZeRO level."""
@@ -41,8 +41,8 @@ class ZeroModel:
         return p, g, o
 
     def bytes_at(self, level: int) -> int:
-        """Return the bytes of a rank between steps: ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N;
-        3: (P+G+O)/N."""
+        """Return the bytes of a rank between steps: ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N; 3:
+        (P+G+O)/N."""
         return round(sum(self.parts(level)))
 
 
@@ -56,31 +56,31 @@ class MemoryRow:
     activations_peak_bytes: int | None
     unattributed_bytes: int | None
     total_bytes: int | None
-    """Allocated on the device, else resident set size."""
+    """Bytes allocated on the device, else the resident set size."""
     total_kind: str
-    """``allocated`` or ``rss``."""
+    """Kind of ``total_bytes``: ``allocated`` or ``rss``."""
     expected_bytes: int | None
-    """Bytes of parameters, gradients and optimizer state between steps, when they are counted."""
+    """Expected bytes of parameters, gradients and optimizer state between steps."""
     history: tuple[tuple[int, int], ...]
-    """(t_ns, total bytes), at most 256."""
+    """(t_ns, total bytes), at most 256 points."""
     zero: ZeroModel | None = None
-    """What ``expected_bytes`` follows from."""
+    """Model from which ``expected_bytes`` follows."""
     gathered_peak_bytes: int | None = None
-    """Where parameters are sharded: the most that lay whole at once in the last step."""
+    """Peak bytes of gathered parameters in the last step, if parameters are sharded."""
     activations_least_bytes: int | None = None
-    """The least that a sampled forward kept: below the newest where some steps recompute."""
+    """Least bytes kept by a recent sampled forward; some steps may recompute."""
     limit_bytes: int | None = None
-    """Limit of its device, or of its cgroup, shared with others; None: there is none."""
+    """Limit of the rank's device, or of its cgroup, shared with others; None: there is none."""
     reserved_bytes: int | None = None
-    """Bytes that the allocator has of the device; beyond ``total_bytes``: not in use."""
+    """Bytes of the device reserved by the allocator; those beyond ``total_bytes`` are unused."""
     peak_bytes: int | None = None
-    """Most bytes that were ever allocated on the device, within steps too."""
+    """Most bytes ever allocated on the device, within steps too."""
     failed: FailedRequest | None = None
-    """Last request that the device's allocator could not serve."""
+    """Last request that the device's allocator could not serve; None: none failed."""
     course: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
-    """(category, (t_ns, bytes) at the times of ``history``) of what was measured."""
+    """(category, (t_ns, bytes) at the times of ``history``) of measured categories."""
     steps: tuple[int, ...] = ()
-    """Training step of each of ``history``; empty where they do not count up."""
+    """Training step of each point of ``history``; empty if steps do not increase."""
 
 
 HISTORY: Final = 256
@@ -95,9 +95,9 @@ _BLOCK: Final = 4096
 _LAST: Final = -1
 _FEW: Final = 32
 Newest = dict[tuple[int, int], tuple[int, int, int]]
-"""(name id, stage) -> (newest bytes, its peak, the largest of either ever)"""
+"""(name id, stage) -> (newest bytes, its peak, largest value of either so far)"""
 Latest = dict[str, tuple[int, int]]
-"""name -> (bytes, peak of the step), stages added up."""
+"""name -> (bytes, peak of the step), summed over stages"""
 
 
 def memory_rows(view: View, kept: Mapping[int, MemoryRow] | None = None) -> tuple[MemoryRow, ...]:
@@ -149,7 +149,7 @@ def _failed(view: View, process: Process) -> FailedRequest | None:
 
 @per_view
 def latest_bytes(view: View, process: Process) -> Latest:
-    """Return the newest value per name as of the cursor."""
+    """Return name -> newest (bytes, peak) as of the cursor."""
     sums: Latest = defaultdict(lambda: (0, 0))
     for (name_id, _stage), (value, peak, _) in _newest(view, process).items():
         name = process.name(name_id)
@@ -158,8 +158,8 @@ def latest_bytes(view: View, process: Process) -> Latest:
 
 
 def _activations_peak(view: View, rank: int, process: Process) -> int | None:
-    """Return the largest activations in bytes: peaks of steps if given, else values; in a pipeline
-    those that the microbatches in flight keep."""
+    """Return the peak bytes of activations: by peaks of steps if known, else by values; in a
+    pipeline those that the microbatches in flight keep."""
     newest = _newest(view, process)
     found = [top for (i, _), (_, _, top) in newest.items() if process.name(i) == "activations"]
     return sum(found) if found else peak_bytes(view, rank)
@@ -202,7 +202,7 @@ def _newest(view: View, process: Process) -> Newest:
 
 
 def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
-    """Take the last (a, b) per (name, stage) of rows lo..hi, and the largest value of either."""
+    """Add the last (a, b) per (name, stage) of rows lo..hi, and the largest value of either."""
     if hi - lo <= _FEW:
         for *place, of, most in table.tuples(slice(lo, max(lo, hi)), "name_id", "stage", "a", "b"):
             top = found.get((place[0], place[1]), (0, 0, 0))[2]
@@ -221,7 +221,7 @@ def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
 
 
 def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
-    """Return the ids of a name in a process; mostly there is one."""
+    """Return a mask of the ids that stand for a name in a process; mostly it has one id."""
     ids = process.ids(wanted)
     return name_ids == ids[0] if len(ids) == 1 else np.isin(name_ids, ids)
 
@@ -234,7 +234,7 @@ def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], .
 
 
 def steps_of(view: View, process: Process, kind: str) -> tuple[int, ...]:
-    """Return the step of each point of `history`; nothing where a step has several or none."""
+    """Return the step of each point of `history`; empty if a step has several points or none."""
     table, rows = _thinned(view, process, kind)
     steps = table.col("step")[rows].astype(np.int64)
     counts = bool((np.diff(steps) > 0).all()) and not bool((steps >> 31).any())  # none: all ones
@@ -281,8 +281,7 @@ def _course(
 
 
 def zero_model(model: ModelDef | None, optimizer_bytes: int | None) -> ZeroModel | None:
-    """Return what a rank should hold between steps, when bytes are counted exactly; None for an
-    unknown optimizer.
+    """Return the model of a rank's exact bytes between steps; None for an unknown optimizer.
 
     G is as large as P. ``fully_shard`` without resharding after forward is ZeRO 2 during a step: it
     gathers all parameters and frees them in backward. Between steps it holds (P+G+O)/N;

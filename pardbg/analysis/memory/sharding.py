@@ -1,4 +1,4 @@
-"""Sharded steps: which parameters are gathered (whole) when, unit by unit."""
+"""Sharded steps: times at which each unit of parameters is gathered (whole)."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ class UnitRow:
 
     name: str
     bytes: int
-    """Bytes of its whole parameters."""
+    """Bytes of the unit's whole parameters."""
     fetching: tuple[Stretch, ...]
-    """From the all_gather's issue to the copied-out parameters."""
+    """Stretches from the all_gather's issue to the copied-out parameters."""
     whole: tuple[Stretch, ...]
     reducing: tuple[Stretch, ...]
-    """Gradients reduced and scattered."""
+    """Stretches in which gradients are reduced and scattered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardingView:
-    """A rank's last complete step of fully sharded training."""
+    """Last complete step of a rank in fully sharded training."""
 
     rank: int
     step: int
     t0_ns: int
     t1_ns: int
     phases: tuple[tuple[str, int, int], ...]
-    """(name, t0, t1)"""
+    """(name, t0, t1) of each phase, in ns"""
     units: tuple[UnitRow, ...]
-    """In the order of their first use."""
+    """Units in the order of their first use."""
     curve: tuple[tuple[int, int], ...]
     """(t_ns, bytes of whole parameters from then on)"""
     peak_bytes: int
     whole_bytes: int
-    """All units together."""
+    """Bytes of all units together."""
 
 
 _VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce", " forward", " backward")
-"""Longest first: one is the other's end."""
+"""Verbs in records' names, longest first, as one may be the end of another."""
 MAX_ROWS: Final = 20_000
-"""Records of a step that are looked at."""
+"""Maximum number of records of a step that are read."""
 
 
 def sharding_view(view: View) -> ShardingView | None:
-    """Return the last complete step of the lowest rank that shards; all ranks do the same."""
+    """Return the last complete step of the lowest rank that shards, as all ranks do the same."""
     counts = view.all("fsdp").counts.tolist()
     for (rank, process), visible in zip(view.ranks.items(), counts, strict=True):
         ended = last_step_rows(view, process, 1) if visible else []
@@ -97,7 +97,7 @@ def _step(
 def _units(
     view: View, process: Process, step: int
 ) -> tuple[dict[str, _Unit], list[tuple[int, int]]]:
-    """Return the units in order of first use, and (time, bytes whole from then on)."""
+    """Return (units in order of first use, (time, bytes whole from then on))."""
     table, rows = view.step_rows(process, "fsdp", step)
     columns = ("name_id", "t0_ns", "t1_ns", "a", "b")
     units: dict[str, _Unit] = {}
@@ -112,7 +112,7 @@ def _units(
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return (``layers.0``, ``wait unshard``) of ``layers.0 wait unshard``."""
+    """Return (``layers.0``, ``wait unshard``) for ``layers.0 wait unshard``."""
     for verb in _VERBS:
         if name.endswith(verb):
             return name.removesuffix(verb), verb[1:]
@@ -120,13 +120,13 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 class _Unit:
-    """A unit's intervals, collected from its records."""
+    """Intervals of a unit, collected from its records."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._fetching, self._whole, self._reducing = (list[Stretch]() for _ in range(3))
         self._since_ns: int | None = None
-        """Whole since then, and still."""
+        """Time since which the unit has been whole; None: it is not."""
 
     def take(self, verb: str, t0: int, t1: int) -> None:
         fetching = self._fetching

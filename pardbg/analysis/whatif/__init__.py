@@ -1,1 +1,1 @@
-"""What-if: measured costs, other plans, and what a step would take under them."""
+"""What-if: measured costs, other plans, and predicted step times under these."""

@@ -1,7 +1,7 @@
-"""What the same work would take in another schedule, with other microbatches or stage splits.
+"""Predicted step times of the same work in another schedule, with other microbatches or stages.
 
 Each plan is run with the durations of each of this run's last steps (``costs``), jitter and all, as
-``playout`` runs it; medians over those steps are said. The rules, where something was not
+``playout`` runs it; the answer has medians over those steps. The rules, where something was not
 measured:
 
 - another number of stages: time is spread evenly within a measured stage;
@@ -14,7 +14,7 @@ measured:
   as the two together;
 - everything outside the pipeline stays as it is.
 
-The same model of the schedule that did run, against what it took, is the model's error.
+The model's error is its prediction for the schedule that did run, against the measured time.
 """
 
 from __future__ import annotations
@@ -38,72 +38,72 @@ from pardbg.analysis.whatif.playout import Ran, actions, ordered, run
 from pardbg.words import percent
 
 SHARES: Final = (1 / 3, 2 / 3)
-"""Shares of W in B that an assumed split is tried with."""
+"""Shares of W in B for which an assumed split is tried."""
 LEAST_MARGIN: Final = 0.05
 """Minimum error of the model for a schedule it did not see, however well it fits the one that ran:
 ``make bench ONLY=whatif`` measures it."""
 IMBALANCE: Final = 0.05
-"""Stages this far apart are also tried with equal times."""
+"""Least difference of stages, as a share, for trying equal times too."""
 EVERY: Final = 16
-"""Steps between two answers on a screen."""
+"""Number of steps between two answers on a screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to run the step, and what it would take."""
+    """One way to run the step, with its predicted times."""
 
     schedule: str
     num_virtual: int
-    """Stages per rank."""
+    """Number of stages per rank."""
     num_microbatches: int
     equal: bool
-    """With the model cut so that all stages take the same time."""
+    """Whether the model is cut so that all stages take the same time."""
     step_ns: float
     window_ns: float
     bubble_fraction: float
     in_flight: int
-    """Most on any rank: microbatches forwarded and not yet backwarded, summed over its stages."""
+    """Most microbatches forwarded and not yet backwarded on any rank, summed over its stages."""
     activation_bytes: float | None
-    """What those keep, on the fullest rank; None where no size was sampled."""
+    """Bytes that these keep on the fullest rank; None: no size was sampled."""
     assumed: bool
-    """It splits B in I and W, which this run did not."""
+    """Whether the plan splits B in I and W, which this run did not."""
     worst_ns: float
-    """``step_ns`` at the least lucky split of B, or where B had to be put together, without what
-    that saves."""
+    """``step_ns`` at the least favourable split of B or, if B had to be put together, without the
+    savings of that."""
     runs_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """All options beside the run they were made from."""
+    """All options, and the run from which they were predicted."""
 
     schedule: str
     num_ranks: int
     num_stages: int
     num_microbatches: int
     num_steps: int
-    """Measured ones."""
+    """Number of measured steps."""
     step_ns: float
-    """Median of them."""
+    """Median time of the measured steps, in ns."""
     predicted_ns: float
-    """By the model, of the schedule that ran."""
+    """Predicted time of the schedule that ran, in ns."""
     error: float
-    """predicted / measured - 1."""
+    """Error of the prediction: predicted / measured - 1."""
     margin: float
-    """Minimum win of an option: the model's error, over all and of 8 in 10 single steps, the
-    spread, and at least what it may be off by for a schedule that it did not see."""
+    """Minimum win of an option: the largest of the model's error, its error in 8 of 10 single
+    steps, the spread, and the possible error for a schedule that it did not see."""
     spread: float
     """Distance of 8 in 10 of the measured steps from their median, as a share of it."""
     split: str
-    """Where I, W and B come from, in words."""
+    """Source of the durations of I, W and B, in words."""
     options: tuple[Option, ...]
-    """The fastest first."""
+    """All options, the fastest first."""
     best: Option | None
-    """With the same microbatches and stages as they are cut, by more than the margin."""
+    """Best option with the same microbatches and stages, if it wins by more than the margin."""
     best_microbatches: Option | None
-    """The same with more microbatches: at best."""
+    """Best option with more microbatches, as a best case, if it wins by more than the margin."""
     left_out: tuple[tuple[str, str], ...]
-    """(schedule, why it has no row)."""
+    """(schedule, reason why it has no row)"""
 
 
 def whatif(
@@ -113,9 +113,9 @@ def whatif(
     virtual: Sequence[int] = (),
     until: int | None = None,
 ) -> WhatIf | str:
-    """Return the answer for the first pipeline of the run; a sentence where there is none.
-    To try: ``schedules`` by torch's names, numbers of ``microbatches`` (the run's own by default)
-    and ``virtual`` stages per rank (the run's own, or 2). ``until``: last step that counts."""
+    """Return the answer for the first pipeline of the run; a sentence if there is none. Variants:
+    ``schedules`` by torch's names, numbers of ``microbatches`` (default: the run's own) and
+    ``virtual`` stages per rank (the run's own, or 2). ``until``: last step that counts."""
     found = layouts(view)
     if not found:
         return "no pipeline ran: what-if answers for pipeline schedules"
@@ -139,7 +139,7 @@ def whatif(
 
 
 def kept_whatif(view: View) -> WhatIf | str | None:
-    """For a screen: made anew every EVERY steps. None: no pipeline."""
+    """Return the answer for a screen, renewed every EVERY steps. None: no pipeline."""
     found = layouts(view)
     newest = newest_step(view, found[0]) if found else None
     if newest is None:
@@ -218,19 +218,19 @@ def _split_words(measured: Costs) -> str:
 
 
 def _winner(options: Sequence[Option], own: Option, margin: float) -> Option | None:
-    """The fastest that wins by more than the margin, however B splits."""
+    """Return the fastest option that wins by more than the margin however B splits; or None."""
     sure = [o for o in options if o.worst_ns < own.step_ns * (1 - margin)]
     return min(sure, key=lambda o: o.worst_ns, default=None)
 
 
 def _spread(taken: Sequence[float], usual: float) -> float:
-    """Return what 8 in 10 steps stay within of the median, as a share of it."""
+    """Return the distance within which 8 in 10 steps are from the median, as a share of it."""
     away = sorted(abs(ns / usual - 1) for ns in taken) if usual > 0 else []
     return away[int(0.8 * (len(away) - 1))] if away else 0.0
 
 
 def _errors(measured: Costs, ran: Plan) -> list[float]:
-    """The model's error on each step, from that step's durations."""
+    """Return the model's error in each step, by that step's durations."""
     return [
         abs(_run_step(measured, step, ran, measured.num_stages).period / step.observed_ns - 1)
         for step in measured.steps if step.observed_ns > 0
@@ -238,7 +238,7 @@ def _errors(measured: Costs, ran: Plan) -> list[float]:
 
 
 def _evened(measured: Costs, other: Option, ran: Plan) -> Option:
-    """The same schedule with all stages cut to equal times."""
+    """Return the same schedule with all stages cut to equal times."""
     name, count = other.schedule, other.num_microbatches
     plan = ran if other.runs_now else plans.plan(name, measured.num_ranks, other.num_virtual, count)
     return option(measured, name, plan, count, equal=True)
@@ -247,7 +247,7 @@ def _evened(measured: Costs, other: Option, ran: Plan) -> Option:
 def option(
     measured: Costs, schedule: str, plan: Plan, num_microbatches: int, equal: bool = False
 ) -> Option:
-    """Run one plan by the model."""
+    """Return the prediction of the model for one plan."""
     flat = [actions(row) for row in plan.values()]
     num_stages = 1 + max(a.stage for row in flat for t in row if (a := parse(t)))
     scale = measured.num_microbatches / num_microbatches
@@ -279,7 +279,7 @@ def option(
 
 
 def _other_splits(split: Split, rows: Sequence[Sequence[str]]) -> list[Split]:
-    """Return what else may be true of a plan's backwards, as far as the run does not say it."""
+    """Return other possible splits of a plan's backwards that the run does not exclude."""
     kinds = {action.kind for row in rows for text in row if (action := parse(text))}
     if not split.measured:
         return [replace(split, weight_share=share) for share in SHARES] if "W" in kinds else []
@@ -292,6 +292,6 @@ def _run_step(
     measured: Costs, step: StepCosts, plan: Plan, num_stages: int, scale: float = 1.0,
     equal: bool = False,
 ) -> Ran:  # fmt: skip
-    """The plan with one step's durations."""
+    """Return the plan run with one step's durations."""
     times = step.cut(num_stages, measured.split, equal)
     return run(ordered(plan, num_stages), times, scale, step.between, measured.outside)

@@ -18,41 +18,41 @@ from statistics import fmean, median
 from typing import Final
 
 HALF: Final = 0.5
-"""Share of W in a backward where no run of it was seen apart from I."""
+"""Share of W in a backward if no run of it was seen apart from I."""
 NOTHING: Final = 0.1
-"""I below this share of the first stage's backward is none."""
+"""Share of the first stage's backward below which its I counts as nothing."""
 Seen = Mapping[tuple[int, str, int], int]
-"""(stage, kind, microbatch) -> ns, of one step"""
+"""(stage, kind, microbatch) -> ns, in one step"""
 Row = tuple[float, ...]
-"""ns per microbatch, 0 first"""
+"""ns of each microbatch, from 0"""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a backward's parts take, by the whole."""
+    """Durations of a backward's parts, relative to the whole."""
 
     weight_share: float = HALF
-    """W / (I + W), but on the first stage."""
+    """W / (I + W) on all stages but the first."""
     measured: bool = False
-    """I and W were seen apart; else ``weight_share`` is an assumption."""
+    """Whether I and W were seen apart; else ``weight_share`` is an assumption."""
     first_input: float = 0.0
-    """The same of I, on the first stage."""
+    """I / (I + W) on the first stage."""
     overhead: float = 1.0
-    """(I + W) / B; 1 where it was not seen."""
+    """(I + W) / B; 1 if it was not seen."""
     whole_seen: bool = True
-    """Backwards in one piece were seen: on other stages than the first, if there are any."""
+    """Whether whole backwards were seen: on other stages than the first, if there are any."""
 
     joined: float = 1.0
-    """A supposition: B, but the first stage's, is this much longer than what the rest says."""
+    """Assumed factor of B, except the first stage's, over the value that the rest implies."""
 
     def parts(self, whole: float) -> tuple[float, float]:
-        """I and W of a backward, not on the first stage."""
+        """Return (I, W) of a backward on any stage but the first."""
         both = whole * self.overhead
         return both * (1 - self.weight_share), both * self.weight_share
 
 
 def split_of(steps: Sequence[Seen], num_stages: int) -> Split:
-    """As measured over some steps."""
+    """Return the split as measured over some steps."""
     by_kind = _medians(steps)
     apart = {s for s, kind in by_kind if kind == "W" and (s, "I") in by_kind}
     later = [s for s in sorted(apart) if s > 0] or sorted(apart)
@@ -78,7 +78,7 @@ def _medians(steps: Sequence[Seen]) -> dict[tuple[int, str], float]:
 
 
 def _overhead(by_kind: Mapping[tuple[int, str], float], both: Mapping[int, float]) -> float:
-    """(I + W) / B, at least 1."""
+    """Return (I + W) / B, at least 1."""
     later = [s for s in both if s > 0]
     wholes = [s for s in later if by_kind.get((s, "B"))]
     if wholes:
@@ -94,11 +94,11 @@ def _overhead(by_kind: Mapping[tuple[int, str], float], both: Mapping[int, float
 def filled(
     seen: Seen, num_stages: int, num_microbatches: int, split: Split
 ) -> dict[tuple[int, str], Row] | None:
-    """F, B, I and W of each stage and microbatch of a step; what was not seen follows from the
-    rest. None where a stage's work was not seen.
+    """Return F, B, I and W of each stage and microbatch of a step, with missing ones derived from
+    the rest; None if a stage's work was not seen.
 
-    I and W of the first stage are here as those of the others are, that the model can be cut
-    elsewhere: ``as_they_run`` makes them what they are.
+    I and W of the first stage are given like those of the others, so that the model can be cut
+    elsewhere: ``as_they_run`` corrects them.
     """
     rows: dict[tuple[int, str], Row] = {}
     for stage in range(num_stages):
@@ -113,7 +113,7 @@ def filled(
 
 
 def _backward(seen: Seen, stage: int, mb: int, split: Split) -> tuple[float, float, float] | None:
-    """B, I and W of one microbatch."""
+    """Return (B, I, W) of one microbatch in ns; None: not seen."""
     whole, first, weight = (seen.get((stage, kind, mb)) for kind in "BIW")
     if first is None:
         return None if whole is None else (float(whole), *split.parts(whole))
@@ -126,7 +126,7 @@ def _backward(seen: Seen, stage: int, mb: int, split: Split) -> tuple[float, flo
 
 
 def as_they_run(times: dict[tuple[int, str], Row], split: Split) -> None:
-    """``times`` as schedules have them: the first stage's I and W by ``split`` where not seen."""
+    """Set ``times`` as schedules have them: I and W of the first stage; of others if unseen."""
     for stage in range(1, 1 + max(s for s, _ in times)):
         whole = times[stage, "B"]
         if not split.measured:

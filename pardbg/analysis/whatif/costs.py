@@ -1,4 +1,4 @@
-"""What a pipeline step costs, measured: the durations that what-if gives to other schedules."""
+"""Measured costs of a pipeline step: the durations that what-if gives to other schedules."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from pardbg.analysis.whatif.backward_split import Row, Seen, Split, as_they_run,
 from pardbg.analysis.whatif.playout import Outside, messages
 
 LAST: Final = 16
-"""Steps that are measured."""
+"""Number of steps that are measured."""
 WARM_UP: Final = 2
-"""First steps of a run that are left out where others are there."""
+"""Number of a run's first steps that are left out if there are others."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """One step as it ran: with its own jitter, which a mean would hide and a schedule feels."""
+    """Costs of one step with its own jitter, which a mean would hide and a schedule feels."""
 
     step: int
     observed_ns: int
     times: Mapping[tuple[int, str], Row]
-    """(stage, F, B, I or W), the first stage's I and W as if it were another one."""
+    """(stage; F, B, I or W) -> durations; the first stage's I and W as on any other stage."""
     between: Between
 
     def cut(self, num_stages: int, split: Split, equal: bool = False) -> dict[tuple[int, str], Row]:
-        """Return the same model in another number of stages. Time is taken as spread evenly within
-        a stage, or (``equal``) over the whole model."""
+        """Return the same model cut into another number of stages. Time counts as spread evenly
+        within a stage or, if ``equal``, over the whole model."""
         before = 1 + max(stage for stage, _ in self.times)
         made = dict(self.times)
         if before != num_stages or equal:
@@ -55,14 +55,14 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The last complete steps of one pipeline."""
+    """Costs of the last complete steps of one pipeline."""
 
     num_ranks: int
     num_stages: int
     num_microbatches: int
     steps: tuple[StepCosts, ...]
     activations: Mapping[int, int]
-    """stage -> bytes that one microbatch keeps; empty where not sampled."""
+    """stage -> bytes that one microbatch keeps; empty if not sampled."""
     split: Split
     outside: Outside
 
@@ -71,14 +71,14 @@ class Costs:
         return median(step.observed_ns for step in self.steps)
 
     def stage_ns(self) -> list[float]:
-        """Forward and backward of one microbatch by stage, median over steps."""
+        """Return forward and backward time of one microbatch by stage, in ns: median over steps."""
         return [
             median(fmean(s.times[stage, "F"]) + fmean(s.times[stage, "B"]) for s in self.steps)
             for stage in range(self.num_stages)
         ]
 
     def cut_activations(self, num_stages: int, equal: bool = False) -> list[float] | None:
-        """Bytes per microbatch of each stage, cut as the times are; None where not sampled."""
+        """Return bytes per microbatch of each stage, cut as the times are; None if not sampled."""
         if len(self.activations) < self.num_stages:
             return None
         row = [float(self.activations[stage]) for stage in range(self.num_stages)]
@@ -86,7 +86,7 @@ class Costs:
 
 
 def recut(row: Sequence[float], num: int, equal: bool) -> list[float]:
-    """``row`` (a density, a cell each) as ``num`` sums over equal lengths; or all the same."""
+    """Return ``row`` (a density per cell) as ``num`` sums over equal lengths, or equal sums."""
     if equal:
         return [sum(row) / num] * num
     width = len(row) / num
@@ -98,7 +98,7 @@ def recut(row: Sequence[float], num: int, equal: bool) -> list[float]:
 
 
 def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
-    """Measured over the last complete steps up to ``until``; None: none, or a stage not seen."""
+    """Return costs over the last complete steps up to ``until``; None: a stage was not seen."""
     steps = _measured(view, layout, until)
     if not steps:
         return None
@@ -127,8 +127,8 @@ def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
 
 
 def _length(step: PipelineStep, counted: Sequence[tuple[int, int]], together: bool) -> int:
-    """Return what a step took. Ranks that do not wait for each other at its end overlap two steps:
-    then the window is longer than that."""
+    """Return the duration of a step, in ns. Ranks that do not wait for each other at its end
+    overlap two steps: then the window is longer than the step."""
     took = [t1 - t0 for t0, t1 in counted]
     window = step.t1_ns - step.t0_ns
     if together or not took:
@@ -153,7 +153,7 @@ def _measured(view: View, layout: Layout, until: int | None) -> list[PipelineSte
 
 
 def _durations(step: PipelineStep) -> Seen:
-    """(stage, kind, microbatch) -> ns"""
+    """Return (stage, kind, microbatch) -> duration in ns."""
     return {
         (span.stage, span.kind, span.microbatch): span.t1_ns - span.t0_ns
         for row in step.ranks
@@ -163,8 +163,8 @@ def _durations(step: PipelineStep) -> Seen:
 
 
 def _between(step: PipelineStep, layout: Layout) -> Between:
-    """Hop: mean of begin - producer's end where a rank waited for another. Gap: begin - own last
-    end where its input had been there for longer than a hop, as a line over the messages in it."""
+    """Return times between actions. Hop: mean of begin - producer's end after a wait for a rank.
+    Gap: begin - own last end if the input was there for longer, as a line over messages."""
     ended = {a.text: (a.t1_ns, row.rank) for row in step.ranks for a in row.actions}
     for row in step.ranks:  # what an overlapped pair made is sent when both parts are done
         ended.update({one: ended[other] for one, other in row.pairs if other in ended})
@@ -186,7 +186,7 @@ def _between(step: PipelineStep, layout: Layout) -> Between:
 
 
 def _computes(step: PipelineStep) -> list[list[ActionSpan]]:
-    """Each rank's compute actions that ended: what lies between those is host time, or FSDP's."""
+    """Return each rank's ended compute actions; the time between them is the host's, or FSDP's."""
     return [
         [a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None] for row in step.ranks
     ]
@@ -195,7 +195,7 @@ def _computes(step: PipelineStep) -> list[list[ActionSpan]]:
 def _messages(
     compute: Sequence[ActionSpan], pairs: Sequence[tuple[str, str]], layout: Layout
 ) -> list[int]:
-    """Return how many a rank sent and received between each two of its actions."""
+    """Return the number of messages of a rank between each two of its actions."""
     second = dict(pairs)
     units: list[list[Action]] = []
     for span in compute:
@@ -212,7 +212,7 @@ def _messages(
 
 
 def line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Least squares: (at 0, slope), neither below 0."""
+    """Return the least-squares line (value at 0, slope), neither below 0."""
     if not points:
         return 0.0, 0.0
     x0, y0 = fmean(x for x, _ in points), fmean(y for _, y in points)
@@ -225,7 +225,7 @@ def line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
 def _ready(
     action: ActionSpan, rank: int, ended: Mapping[str, tuple[int | None, int]], num_stages: int
 ) -> int | None:
-    """Return when ``action``'s need of another rank was met, in ns; None: it needs none."""
+    """Return when ``action``'s input from another rank was ready, in ns; None: it needs none."""
     needed = source(action.text, num_stages, ended)
     return None if needed is None or ended[needed][1] == rank else ended[needed][0]
 
@@ -234,10 +234,10 @@ def _outside(
     layout: Layout, steps: Sequence[PipelineStep],
     counted: Mapping[int, Sequence[tuple[int, int]]], hop: float,
 ) -> Outside:  # fmt: skip
-    """Return whether ranks wait for each other at a step's end, and what lies between two steps.
+    """Return the time between two steps, and whether ranks wait for each other at a step's end.
 
-    They do not if a rank's step ended while another still computed: then it is the host time from
-    a rank's last action to its next step's first, where that one needs nothing of another rank.
+    They do not if a rank's step ended while another still computed: then it is the host time from a
+    rank's last action to its next step's first, where that one needs nothing of another rank.
     """
     early = [
         min(t1 for _, t1 in counted[step.step]) + hop < step.t1_ns for step in steps
@@ -260,7 +260,7 @@ def _outside(
 
 
 def _counted(view: View, layout: Layout) -> dict[int, list[tuple[int, int]]]:
-    """step -> (begin, end) on each rank of the pipeline that counts steps."""
+    """Return step -> (begin, end) on each rank of the pipeline that counts steps, in ns."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for rank in layout.ranks:
         process = view.ranks.get(rank)

@@ -1,4 +1,4 @@
-"""Plans of pipeline schedules that were not run: GPipe and 1F1B by rule, the others from torch.
+"""Plans of pipeline schedules that did not run: GPipe and 1F1B by rule, the others from torch.
 
 A plan is {pipeline rank: compute entries in order}, stages as torch places them: stage k of p ranks
 on rank k mod p, in the V-shaped schedules (ZBV, DualPipeV) there and back.
@@ -15,32 +15,32 @@ from pardbg.analysis.pipeline.implied import schedule_name
 from pardbg_agent.schedule_orders import all_forward_all_backward, one_f_one_b
 
 ONE_STAGE: Final = ("GPipe", "1F1B")
-"""A stage per rank; these need no torch."""
+"""Schedules with one stage per rank; these need no torch."""
 SEVERAL: Final = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
                   "DualPipeV")  # fmt: skip
-"""Two stages per rank or more."""
+"""Schedules with two or more stages per rank."""
 SCHEDULES: Final = (*ONE_STAGE, *SEVERAL)
 Plan = Mapping[int, tuple[str, ...]]
 
 
 class NoPlan(ValueError):
-    """This schedule does not run so; the text says why, in words."""
+    """A schedule cannot run in this way; the text is the reason, in words."""
 
 
 _SHORT: Final = {"interleaved": "Interleaved1F1B", "zb": "InterleavedZeroBubble",
                  "zbv": "ZBVZeroBubble"}  # fmt: skip
-"""As the recipes are called."""
+"""Short names of schedules, as the recipes use them."""
 
 
 def known(name: str) -> str | None:
-    """torch's name of a schedule, written in any way; None: there is no such."""
+    """Return torch's name of a schedule, written in any way; None: there is no such schedule."""
     by_word = {schedule_name(schedule): schedule for schedule in SCHEDULES} | _SHORT
     return by_word.get(schedule_name(name))
 
 
 @lru_cache(maxsize=512)
 def plan(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int) -> Plan:
-    """Return what each rank would run; NoPlan where torch refuses it or is not here."""
+    """Return the plan of each rank. Raises NoPlan if torch refuses it or is not installed."""
     if schedule in ONE_STAGE:
         if num_virtual != 1:
             raise NoPlan("one stage per rank")
@@ -59,8 +59,8 @@ def torch_there() -> bool:
 
 
 def _from_torch(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int) -> Plan:
-    """As its runtime walks it: neighbouring I and W of one microbatch are one B; an overlapped
-    pair stays one entry, ``(0F3;1B2)OVERLAP_F_B``."""
+    """Return the plan as torch's runtime runs it: neighbouring I and W of one microbatch are one B;
+    an overlapped pair stays one entry, ``(0F3;1B2)OVERLAP_F_B``."""
     try:
         from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
     except ImportError:
@@ -76,7 +76,7 @@ def _from_torch(schedule: str, num_ranks: int, num_virtual: int, num_microbatche
 
 
 def _short(text: str) -> str:
-    """torch's reason as the tail of a sentence."""
+    """Return torch's reason as the tail of a sentence."""
     words = " ".join(text.split()).rstrip(".")
     words = words.split(", but got", 1)[0] or "torch refuses it"
     return words[:1].lower() + words[1:] if words[1:2].islower() else words

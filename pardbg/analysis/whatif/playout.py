@@ -1,4 +1,4 @@
-"""A plan run with measured costs: when each action would begin, and how long a step would take.
+"""A plan run with measured costs: the begin of each action, and the duration of a step.
 
 An action begins when its rank is free and its input has come. Between two actions of a rank lies
 host time, more where messages are sent or received between them; between two steps of a rank, all
@@ -19,9 +19,9 @@ from pardbg.analysis.pipeline.play import Between, Step, clock, in_order, overla
 from pardbg.analysis.whatif.plans import NoPlan, Plan
 
 ROUNDS: Final = 3
-"""Steps after which the ranks' steps lie as they stay."""
+"""Number of steps after which the ranks' offsets are settled."""
 Times = Mapping[tuple[int, str], Sequence[float]]
-"""(stage, kind) -> ns per microbatch"""
+"""(stage, kind) -> duration of each microbatch in ns"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +30,36 @@ class Outside:
 
     ns: float = 0.0
     together: bool = True
-    """No rank begins a step before all have ended the one before."""
+    """Whether no rank begins a step before all have ended the one before."""
 
 
 class Ran(NamedTuple):
     window: float
-    """First begin to last end."""
+    """Time from the first begin to the last end, in ns."""
     busy: float
-    """Summed over ranks."""
+    """Sum of compute time over ranks, in ns."""
     period: float
-    """From one step's end to the next one's."""
+    """Time from one step's end to the next one's, in ns."""
 
     def bubble_fraction(self, num_ranks: int) -> float:
         return 1 - self.busy / (num_ranks * self.window) if self.window > 0 else 0.0
 
 
 def units(row: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return a plan's row as what is sent for at once: an action, or an overlapped pair."""
+    """Return a plan's row in units that are sent at once: an action, or an overlapped pair."""
     return tuple(parts for entry in row if (parts := compute_actions(entry)))
 
 
 def actions(row: Sequence[str]) -> tuple[str, ...]:
-    """Return a plan's row with pairs as their two parts."""
+    """Return a plan's row with overlapped pairs as their two actions."""
     return tuple(action for parts in units(row) for action in parts)
 
 
 def messages(
     before: Collection[Action], after: Collection[Action], owner: Mapping[int, int], num_stages: int
 ) -> int:
-    """Sent after ``before`` and received for ``after``, by one rank; ``owner``: stage -> rank,
-    as stages on one rank hand on without a message."""
+    """Return the number of messages that one rank sends after ``before`` and receives for
+    ``after``; ``owner``: stage -> rank, as stages on one rank need no message."""
     count = 0
     for sign, several in ((1, before), (-1, after)):
         for stage, kind, _ in several:
@@ -71,7 +71,7 @@ def messages(
 
 
 def ordered(plan: Plan, num_stages: int) -> tuple[Step, ...]:
-    """The plan in an order in which it can run, ranks by place in the pipeline; else NoPlan."""
+    """Return the plan in an order in which it can run, ranks by place. Raises NoPlan."""
     return _ordered(tuple(plan.values()), num_stages)
 
 
@@ -87,7 +87,7 @@ def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Step, 
 
 
 def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
-    """action -> messages between it and the one before. Within a pair there are none."""
+    """Return action -> number of messages between it and the one before; 0 within a pair."""
     parsed = [[[a for text in unit if (a := parse(text))] for unit in units(row)] for row in rows]
     owner = {
         action.stage: rank for rank, row in enumerate(parsed) for unit in row for action in unit
@@ -106,8 +106,8 @@ def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
 def run(
     order: Sequence[Step], times: Times, scale: float, between: Between, outside: Outside
 ) -> Ran:
-    """Run steps of the plan one after the other until they settle. ``scale``: of all
-    durations: a microbatch's size by those measured."""
+    """Return the result of running steps of the plan until they settle. ``scale``: factor of all
+    durations, a microbatch's size by the measured one's."""
     taken = _durations(order, times, scale)
     starts: dict[int, float] = {}
     before: dict[int, float] = {}
@@ -123,14 +123,14 @@ def run(
 def spans(
     order: Sequence[Step], times: Times, scale: float, between: Between
 ) -> dict[str, tuple[float, float]]:
-    """action -> (begin, end) in ns of one step alone."""
+    """Return action -> (begin, end) in ns, of a single step."""
     ran = clock(order, _durations(order, times, scale), between)
     begins = zip(order, ran.begins, ran.ends, strict=True)
     return {step.action: (begin, end) for step, begin, end in begins}
 
 
 def _durations(order: Sequence[Step], times: Times, scale: float) -> list[float]:
-    """ns of each action of an order. NoPlan for one that no stage has."""
+    """Return the duration of each action of an order, in ns. Raises NoPlan for unknown ones."""
     taken = []
     for step in order:
         action = parse(step.action)
