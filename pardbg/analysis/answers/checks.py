@@ -194,7 +194,7 @@ def _result(scope: Scope, check: Check) -> Result:
     if not math.isfinite(measured):
         why = "" if metric.unit == "floors" else ": not a number"
         return Result(check, False, measured, f"{shown}{why}")
-    # A share like 12 % is not exact in binary: what prints as equal is equal.
+    # A share like 12 % is not exact in binary: values that print as equal are equal.
     close = math.isclose(measured, check.limit, rel_tol=1e-12)
     ok = check.op in ("<=", ">=", "==") if close else _OPERATORS[check.op](measured, check.limit)
     return Result(check, ok, measured, shown)
@@ -209,7 +209,7 @@ def aggregate(values: Sequence[Number], how: str) -> float:
     if how == "count":
         return float(len(values))
     if not all(map(math.isfinite, values)):
-        return math.nan  # NaN has no place in an order: one of them spoils them all
+        return math.nan  # NaN cannot be ordered
     simple: dict[str, Callable[[Sequence[Number]], Number]] = {"min": min, "max": max, "sum": sum}
     if how in simple:
         return float(simple[how](values))

@@ -67,7 +67,7 @@ def _mesh(groups: list[GroupDef], num_ranks: int) -> Mesh:
             names[stride, size][group.axis or ""] += 1
     axes, done = list[Axis](), 1
     while done < num_ranks:
-        # Of axes that begin alike the shortest: a longer one is several of them flattened.
+        # Take the shortest of axes with one stride: longer ones are several axes flattened.
         near = min((key for key in names if key[0] == done), key=lambda key: key[1], default=None)
         if near is not None:
             size, name = near[1], names[near].most_common(1)[0][0]

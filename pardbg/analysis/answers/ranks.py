@@ -113,7 +113,7 @@ def rank_rows(
     kept = reused if reused and view.run_end is None else {}
     status, steps = states(view), newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
-        last = pipeline.last_complete  # one that the debugger did not hold, where there is one
+        last = pipeline.last_complete  # preferably a step without holds
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
     if splits and not reuse_splits:
         read_ahead_splits(view, kept)
@@ -246,7 +246,7 @@ def _ended(
     if process.started_ns is not None and process.started_ns > view.t_ns:
         return "unknown", Activity("not started"), None
     if status.get("alive") is False:
-        # The hub reports at once how it ended; until then nothing bad is known.
+        # The hub will report how the process ended; until then nothing bad is known.
         return "ended", Activity("exited"), state_at(view)[0]
     return None
 
@@ -311,7 +311,7 @@ def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS
         return None
     spent = int(table.col("a")[lo:visible].sum())
     whole = int((table.col("t1_ns")[lo:visible] - table.col("t0_ns")[lo:visible]).sum())
-    return spent / whole if whole > 0 and spent > 0 else None  # 0: nobody measured it
+    return spent / whole if whole > 0 and spent > 0 else None  # 0: not measured
 
 
 RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", "unknown"]

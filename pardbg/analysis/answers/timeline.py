@@ -147,7 +147,7 @@ def _boxes(
     column = max(1, (t1_ns - t0_ns) // columns)
     wide = end - begin >= column
     place = np.clip(((begin - t0_ns) * columns) // (t1_ns - t0_ns), 0, columns - 1)
-    wide |= np.bincount(place, minlength=columns)[place] == 1  # it has its column to itself
+    wide |= np.bincount(place, minlength=columns)[place] == 1  # alone in its column
     if not wide.any():
         return _merged(process, name, table, rows, (t0_ns, t1_ns), columns)
     every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -294,9 +294,9 @@ class WaitedFor:
     rank: int | None
     """Rank that arrived last, after the waiting rank; None: there was none."""
     came_ns: int | None
-    """Time of its arrival in ns; None: it has not arrived."""
+    """Arrival of the rank waited for, in ns; None: it has not arrived."""
     late_ns: int
-    """Time from the waiting rank's arrival to that, in ns; without holds."""
+    """Time from the waiting rank's arrival to the other rank's, in ns; without holds."""
 
 
 def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:

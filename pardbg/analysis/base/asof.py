@@ -54,7 +54,7 @@ class View:
         self.end_ns = store.end_ns if then is None else then.now_ns
         self.begin_ns = min(store.begin_ns, self.end_ns)
         if t_ns is not None and store.part is not None:
-            t_ns = min(t_ns, self.end_ns)  # a part that is looked at later is seen as it ended
+            t_ns = min(t_ns, self.end_ns)  # a part viewed later is shown as of its end
         self.now_ns = self.end_ns if t_ns is None else t_ns
         """Time up to which states, control, output, failures and process ends are known, in ns."""
         if t_ns is None:

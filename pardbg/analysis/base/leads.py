@@ -119,7 +119,7 @@ class Standing(NamedTuple):
     since_ns: int
     """Time of the last thing that the device is known to have reached, in ns."""
     name: str
-    """Name of the oldest launch beyond that: a phase, an action or an op."""
+    """Name of the oldest launch that the device has not reached: a phase, an action or an op."""
     step: int
 
 

@@ -34,14 +34,14 @@ LOGGED: Final = "logged"
 PRINTED: Final = "printed"
 _BEHIND: Final = 1 << 62
 _COMPARED: Final = 16
-"""Number of newest printed steps compared with the losses that hooks saw."""
+"""Number of newest printed steps whose losses are compared with those that hooks saw."""
 _LEAST_COMPARED: Final = 3
 _ROUNDED: Final = 0.01
-"""Maximum deviation of their factors from the median, as a share, to be constant."""
+"""Maximum deviation of seen / printed losses from their median, as a share, to be constant."""
 _OF_MOVE: Final = 0.125
-"""Maximum deviation as a share of the lines' change: constants are proportional to anything."""
+"""Maximum deviation as a share of the printed losses' change: constants fit anything."""
 _OTHER_UNIT: Final = 0.05
-"""Minimum difference of the median factor from 1 to be another unit."""
+"""Minimum difference of the median factor from 1 for losses in another unit."""
 _REPORTED: Final = 1
 """Value of a metric's second number for a loss that a schedule reported."""
 Values = dict[int, list[tuple[int, float, str]]]
@@ -185,7 +185,7 @@ def _printed(view: View) -> Printed | None:
         return printed
     if times := _times(view, printed):
         return replace(printed, times=times)
-    each = len(printed.losses) >= ended  # the last one may be on its way
+    each = len(printed.losses) >= ended  # the last line may be on its way
     return printed if each and by == {BACKWARD} and printed.source != GENERIC else None
 
 
@@ -213,7 +213,7 @@ def seen_losses(view: View, first: int, last: int) -> Found:
     newest, oldest = newest_step(view, "metric") or 0, _oldest_kept(view)
     found: Found = {}
     wanted = []
-    if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
+    if last - first > MANY_STEPS:  # step numbers chosen by the program: read existing ones only
         return _of_steps(view, _values(view, first, last))
     for step in range(first, last + 1):
         known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
@@ -231,7 +231,7 @@ def seen_losses(view: View, first: int, last: int) -> Found:
     for step, known_loss in fresh.items():
         found[step] = known_loss
         if step < newest - 2:  # records of the last steps may still come
-            # Whose a value is rests on what else was seen by now: no good for an earlier cursor.
+            # A value's step depends on all records so far, so it does not hold at earlier cursors.
             cache[view.epoch, step] = (view.t_ns, found[step])
     return {step: loss for step, loss in found.items() if first <= step <= last}
 

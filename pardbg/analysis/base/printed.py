@@ -38,7 +38,7 @@ _PATTERNS: Final = tuple(
         ("Transformers", r"^\{'loss': '?NUMBER'?, .*'epoch': "),
         ("Lightning", r"^Epoch (?P<epoch>\d+): .* (?P<step>\d+)/(?P<of>\d+) \[.*"
                       r"\b(?:train_)?loss(?:_step)?=NUMBER"),
-        # No two ways to read one letter of what comes first: else a line may take minutes.
+        # No letter of the prefix may match in two ways: else a line may take minutes.
         (GENERIC, r"^(?:[^\w\[]|\d|\[[^\]]*\])*\[?(?:INFO\b\W*)?(?:step|iter|iteration)\b"
                   r"\W*(?P<step>\d+)\b"
                   r"[^a-z]*\b(?:(?:train|training|lm)[ _/]?)?loss\b\W{1,3}NUMBER"),
@@ -164,12 +164,12 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
     for number, (_, _, loss) in zip(numbers, lines, strict=True):
         found.setdefault(number - offset, []).append(loss)
     if max(found) > begins[-1][1]:
-        return {}  # it counts something else: microbatches
+        return {}  # the number counts something else, such as microbatches
     return {step: fmean(losses) for step, losses in found.items()}
 
 
 def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int, float]:
-    """Return step -> loss for lines without a number: one line per step, or by long steps' time."""
+    """Return step -> loss for lines without a step number: one line per step, or by time."""
     if not begins or any(number is not None for _, number, _ in lines):
         return {}
     lines = _once(lines, ended)

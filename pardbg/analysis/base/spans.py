@@ -87,7 +87,7 @@ def _spans(view: View, process: Process, since_ns: int) -> list[Span]:
     begun = _read(view, process, "span_begin", -_OPEN, False)
     if not begun:
         return ended
-    # Ends are sorted by their time, so all of those that began since then are behind this row.
+    # Rows are sorted by their ends, so all spans that began since then are behind this row.
     after = int(table.when[:visible].searchsorted(begun[0].t0_ns, side="left"))
     closed = {(s.t0_ns, s.name) for s in _read(view, process, "span", after, True)}
     return ended + [span for span in begun if (span.t0_ns, span.name) not in closed]

@@ -200,7 +200,7 @@ def _own_time(view: View, place: int, rows: Columns, begins: Array, inside: Arra
         if ns > 0:
             window = t0, t0 + ns
             out = stalls(view, rank, *window) if held else []
-            if flags & _INFERRED:  # it lies around the waits for its input
+            if flags & _INFERRED:  # inferred phases include the waits for their input
                 out += clip(p2p_waits(view, rank, window), *window)
             if named[name_id] in enclosed:
                 out += clip(enclosed[named[name_id]], *window)
@@ -218,7 +218,7 @@ def _enclosed(
     _, name_ids, begins, ends, _ = columns
     spans = sorted(zip(begins, ends, strict=True))
     if all(end <= following for (_, end), (following, _) in pairwise(spans)):
-        return {}  # one after the other, as mostly
+        return {}  # the usual case: no phase overlaps another
     at: dict[str, list[Interval]] = defaultdict(list)
     for name_id, *span in zip(name_ids, begins, ends, strict=True):
         at[named[name_id]].append((span[0], span[1]))

@@ -185,7 +185,7 @@ class IssuedCollectives:
             table, visible = self._view.rows(process, "issue")
             own = [gid for gid, group in process.groups.items() if _name(group) == name]
             of = np.flatnonzero(np.isin(table.col("group_id")[:visible], own))
-            none = _LATER if table.base else -1  # what was evicted nobody knows
+            none = _LATER if table.base else -1  # evicted rows are not known
             self._newest[rank, number] = int(table.col("seq")[of[-1]]) if len(of) else none
         return self._newest[rank, number]
 
@@ -203,7 +203,7 @@ class IssuedCollectives:
         ops, completed = self._view.all("issue"), self._view.all("done")
         begins = ops.before(start_ns)
         issued = ops.take(ISSUED, begins)
-        since = np.full(len(begins), _LATER)  # of who issued none nothing is looked at
+        since = np.full(len(begins), _LATER)  # ranks without issues are skipped
         first = np.flatnonzero(begins < ops.counts)
         since[first] = issued["t0_ns"][issued["who"].searchsorted(first)]
         done = completed.take(_DONE, completed.before(since))

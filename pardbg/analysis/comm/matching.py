@@ -197,7 +197,7 @@ def _row(
     arrivals: tuple[Arrival, ...], last_rank: int | None, times: Times, members: int | None = None,
 ) -> CollectiveRow:  # fmt: skip
     skew, wait, transfer = times
-    if are_launches(view):  # hosts run ahead of their devices: who issues last need not arrive last
+    if are_launches(view):  # hosts run ahead: the last rank to issue may not arrive last
         skew = wait = last_rank = None
     most = None
     if transfer is not None and arrivals[0].source == "polled":
@@ -283,7 +283,7 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
     if len(left) < len(parts):
         return None
     kinds = {a.source for a in parts}
-    if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
+    if len(kinds) != 1 or "" in kinds:  # "": completed at an unknown time
         return None
     return max(0, max(left) - last_arrival)
 

@@ -34,7 +34,7 @@ class Overlap:
     moving_ns: int
     """Time in which data of any op moved, in ns."""
     exposed_ns: int
-    """Part of the moving time in which the host was held up, in ns."""
+    """Time in which data moved while the host was held up, in ns."""
     waiting_ns: int
     """Time in which the host was held up by an op to which other ranks had yet to come, in ns."""
     held_up_ns: int

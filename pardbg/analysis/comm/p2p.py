@@ -190,7 +190,7 @@ def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -
     if _has_gaps(view, edge):
         return _numbered_by_step(parts)
     if any(issue.from_any for issue in parts):
-        # Which message such a receive got is decided when it completes, not when it is issued.
+        # A receive from any rank is matched by its completion, not by its issue.
         parts = sorted(parts, key=lambda issue: (issue.done_ns is None, issue.done_ns or 0))
         first = _completed_before(view, edge, parts[0])
     else:
@@ -289,7 +289,7 @@ def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
         issue = send if send is not None else recv
         other = view.ranks.get(issue.peer) if issue is not None else None
         if issue is None or issue.done_ns is not None or other is None or other.lost(None):
-            return "incomplete"  # it completed, so the other side's record is what is missing
+            return "incomplete"  # completed: only the other side's record is missing
         waited = unheld_ns(view, issue.peer, issue.t0_ns, view.t_ns) >= MISSING_AFTER_NS
         gone = view.proc_end(other) is not None
         return "missing rank" if waited or gone else "incomplete"

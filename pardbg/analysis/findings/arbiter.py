@@ -252,7 +252,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # Which thread comes first differs: so do the ops, and ranks wait in them.
     Rule((ThreadOrder,), (Mismatch,), _same_group),
     Rule((ThreadOrder,), STALLS, _same_group),
-    # Ranks wait in an op that they disagree on, and in those after it.
+    # Ranks wait in an op that they disagree on, and in later ops.
     Rule((Mismatch,), STALLS, _stops_group),
     Rule((Mismatch,), STALLS, _split_calls),
     Rule((Mismatch,), CALLS, _called_in),
@@ -262,11 +262,11 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
     Rule((ends.Exited,), (stalls.MissingRank,), _exits),
     Rule((stalls.MissingRank, stalls.Deadlock), (ends.Lost,), _stood_in_it, "note"),
-    # Last of these: a disagreement that follows from one still explains who waits in it.
+    # Last of these rules: a disagreement that follows from another still explains its waits.
     Rule((Mismatch,), (Mismatch,), _other_groups),
-    # A rank that ran out of memory raised that, and what ends then follows from it.
+    # A rank that ran out of memory raised that error, and later ends follow from it.
     Rule((devices.OutOfMemory,), (ends.Raised,), _raised_it, together=True),
-    # A log that was read beside dumps: it knows why a rank ended, they what the others wait in.
+    # Log and dumps read together: the log has the cause of an end, dumps have the others' waits.
     Rule((ends.LogSaid,), _STANDSTILLS, _log_has_cause, "note"),
     Rule(_STANDSTILLS, (ends.LogSaid,), _of_one_op, "note"),
     Rule((devices.OutOfMemory,), (ends.Interrupted,), _is_error),
@@ -281,7 +281,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
     Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
     Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),
-    # A thread that is gone is what its rank waits for.
+    # A rank waits for its thread that is gone.
     Rule(
         (ends.ThreadRaised,),
         (stalls.MissingRank, stalls.Deadlock),
@@ -292,7 +292,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(
         (ends.ThreadRaised,), (*STALLS, *DISAGREEMENTS), _left_out, "note", tells=True
     ),
-    # What ran out of memory was near its limit before.
+    # A device that ran out of memory was near its limit before.
     Rule((devices.OutOfMemory,), (memory.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
     Rule((memory.MemoryCreep,), (memory.MemoryImbalance,), _all_creep, together=True),
@@ -304,9 +304,9 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((values.UnequalAccumulation, data.SkippedBatch), (values.StepDrift,), _about_ranks),
     Rule((values.ReplicaDivergence,), (values.StepDrift,), _of_steps_left_out),
     Rule((values.StepDrift,), (values.ReplicaDivergence, values.NotFinite), _adds_others, "note"),
-    # Steps of one number are not the same ones: who is late in them says nothing.
+    # Steps with one number differ: lateness in them says nothing.
     Rule((values.StepDrift,), (speed.Straggler, speed.SlowSteps), _about_culprits),
-    # Times are the machine's.
+    # Times depend on the overloaded host.
     Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),
     Rule((devices.DeviceShared,), _SPEED, _about_ranks, "note"),

@@ -134,7 +134,7 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 continue
             lost = lost_peer(failed)
             if lost and bad_ends(view):
-                continue  # it follows from how a rank ended
+                continue  # a consequence of a rank's end
             steps = _steps_since(view, rank, failed)
             unwritten = not lost and _saves(failed)
             if unwritten and any(of.type == failed.type for of in view.fatal(process)):
@@ -195,7 +195,7 @@ def _idle_ns(view: View, rank: int, failed: Failure) -> int:
     end = view.proc_end(process)
     then = view if end is None else View(view.store, end[0] - _BEFORE_END_NS)
     if then.ranks.get(rank) is not process:
-        return 0  # it ended as soon as it had begun: the life before is seen
+        return 0  # the process had just begun: an earlier life is visible
     now, state = seen(then, rank), states(then).get(process.proc, {})
     if now.held or state.get("open") or not (now.idle and now.os_state == "S"):
         return 0
@@ -228,14 +228,14 @@ def ended_by_launcher(view: View, explained: bool) -> frozenset[int]:
         return frozenset()
     asked, _, roots, only_victims = _judged(view)
     roots = [] if explained and only_victims else roots
-    if asked is None and not roots and explained:  # what was wrong ended some of them in an op
+    if asked is None and not roots and explained:  # the hang ended some ranks in an op
         roots = [end for end in bad if not _sent_away(view, end)]
     if asked is None and not roots:
         return frozenset()
     own = {end.rank for end in roots if end.how != "exception"}
     over = ((rank, view.proc_end(process)) for rank, process in view.ranks.items())
     killed = {rank: end[0] for rank, end in over if end and end[1] in ("killed", "lost")}
-    if asked is None:  # what ends at the very moment of the first failure is no launcher's answer
+    if asked is None:  # ends at the very moment of the first failure are no launcher's
         first = min(end.t_ns for end in roots)
         killed = {rank: t_ns for rank, t_ns in killed.items() if t_ns > first}
     return frozenset(killed.keys() - own)
@@ -287,7 +287,7 @@ def _left_early(
     """Return ranks that left in good order before other ranks lost the connection to them; only
     those that an op misses, if there are any."""
     if not lost:
-        return ()  # told to end, or interrupted: a rank that left in good order did as it was told
+        return ()  # ranks were told to end or interrupted: leaving in good order is fine
     until = lost[0].t_ns + SEEN_LATE_NS
     names = {end.rank for end in bad}
     left = {rank: left_ns(view, rank) for rank in view.ranks if rank not in names}
@@ -350,9 +350,9 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
         return _disagrees(view, end.rank) and waits_in_op(failed.origin, "")
     code = view.ranks[end.rank].exit_code
     if code == _SIGKILL and _terminated_before(view, end.t_ns):
-        return True  # a launcher ends so what SIGTERM did not end
+        return True  # a launcher kills ranks that SIGTERM did not end
     if code is None and end.how == "killed" and end.t_ns - earliest.t_ns > TOGETHER_NS:
-        return True  # a launcher ended it, and saw to it before the hub could look
+        return True  # a launcher ended and reaped it before the hub could look
     if gave_up(view, end.rank):
         return True
     if code == _SIGTERM:

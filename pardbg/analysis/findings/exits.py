@@ -117,7 +117,7 @@ def lost_peer(failed: Failure) -> bool:
     """Return whether an exception, or the failed op that caused it, is about a lost peer."""
     lost = [is_transport(of.text) and waits_in_op(of.frames, "") for of in failed.causes]
     if len(lost) > 1 and not all(lost):
-        return False  # a group: what else it holds is the program's own
+        return False  # an exception group: other members are the program's own
     return is_transport(failed.text) or (bool(lost) and lost[0])
 
 
@@ -206,7 +206,7 @@ def termination(view: View, bad: Sequence[BadEnd]) -> TerminationRequest | None:
     ranks' ends; None: none was made."""
     found = [*_by_viewers(view), *_passed_on(view), *_by_launcher(view)]
     sigint = [end for end in bad if interrupted(view, end)]
-    # A terminal sends it to all: one rank alone was sent it, or raised KeyboardInterrupt itself.
+    # A terminal sends SIGINT to all ranks; a single rank got it alone or raised the exception.
     alone = len(sigint) == 1 < len(view.ranks) and not found
     by = f"SIGINT or KeyboardInterrupt in rank {sigint[0].rank}" if alone else "Ctrl-C (SIGINT)"
     found += [TerminationRequest(end.t_ns, by) for end in sigint[:1]]

@@ -102,7 +102,7 @@ def _creep(view: View, looked_at: Window) -> Iterable[Candidate]:
         least = max(RSS_BYTES if kind == "rss" else CREEP_BYTES, CREEP_SHARE * now)
         steps, sizes = _series(view, process, kind, since=CREEP_SINCE)
         if not len(sizes) or np.ptp(sizes) < least / 2:
-            continue  # between the middles of its first and last sixth it grew less than over all
+            continue  # growth between the first and last sixth is less than the whole range
         grown = growth(steps, sizes)
         if grown is None or grown[0] * grown[1] < least:
             continue
@@ -215,7 +215,7 @@ def _median_without(ordered: Sequence[int], value: int) -> float:
 
 
 def _larger_part(view: View, rank: int) -> tuple[str, float]:
-    """Return (part most above the median; empty: none by enough, bytes above it)."""
+    """Return (part with the most bytes above the median, these bytes); ``""``: not enough."""
     names = ("parameters", "gradients", "optimizer", "activations")
     latest = {r: latest_bytes(view, process) for r, process in view.ranks.items()}
     more = {

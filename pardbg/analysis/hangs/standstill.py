@@ -58,9 +58,9 @@ class Seen:
     cpu: float | None
     """Cores that the rank used, or waited for, over the last second or so; None: not known."""
     idle: bool
-    """Whether the main thread is known to have used no core over that time."""
+    """Whether the main thread is known to have used no core for the last seconds."""
     ready: float
-    """Share of that time for which the main thread was runnable without a core."""
+    """Share of the last seconds for which the main thread was runnable without a core."""
     host_load: float
     """Threads per core of the host that ran or were ready to over the last seconds."""
     phase: str
@@ -220,7 +220,7 @@ def is_cut_off(view: View, host: str) -> bool:
         return True
     if len(ranks) < 2 or len(ranks) == len(view.ranks):
         return False
-    t_ns, told = view.store.states.ranks(view.now_ns)  # by its own clock, one for the host
+    t_ns, told = view.store.states.ranks(view.now_ns)  # times by the host's own clock
     beats = [fields.integer(told.get(p.proc, {}), "heartbeat_ns", 0) for p in ranks.values()]
     if not all(_silent(states(view).get(p.proc, {}), t_ns) for p in ranks.values()):
         return False

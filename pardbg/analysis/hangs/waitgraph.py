@@ -164,7 +164,7 @@ def wait_graph(view: View) -> WaitGraph:
         if view.proc_end(process) is not None:
             continue
         ops = open_ops(view, rank, process)
-        if ops:  # only now: what the debugger held is looked up for somebody who waits
+        if ops:  # look up holds only if a rank waits
             ops = [op for op in ops if _old(view, op.since_ns, last_hold_end(view))]
         if ops and not seen(view, rank).stopped:
             opened[rank] = ops

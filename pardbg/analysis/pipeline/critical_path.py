@@ -142,7 +142,7 @@ class MicrobatchWait:
     action: str
     """Action that waited, ``0B0``."""
     producer: str
-    """Action that it waited for, ``1B0``."""
+    """Action whose output the waiting action needed, ``1B0``."""
     producer_rank: int
     wait_ns: int
     """Median wait over the steps in which the action waited, in ns."""

@@ -116,10 +116,10 @@ class Peak:
 
     step: int
     action: str
-    """Forward that ended at that moment, ``0F3``."""
+    """Forward that ended at the peak, ``0F3``."""
     t_ns: int
     in_flight: tuple[str, ...]
-    """Forwards whose activations were kept at that moment, including ``action``."""
+    """Forwards whose activations were kept at the peak, including ``action``."""
 
     @property
     def number(self) -> int:

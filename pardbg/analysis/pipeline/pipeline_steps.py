@@ -194,7 +194,7 @@ def pipeline_view(
     current = None if newest is None else pipeline_step(view, layout, newest)
     plan, last = layout.plan, _history(view, layout, newest, history)
     launched = {}
-    # Without its holds it is not known when the hosts had launched it.
+    # For a step laid out without holds, the launch times are not known.
     if current is not None and not current.held_ns and times(view) == "device":
         launched = launches(view, layout, (current.t0_ns, view.t_ns))
     return PipelineView(

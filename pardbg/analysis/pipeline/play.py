@@ -69,11 +69,11 @@ class Step(NamedTuple):
     rank: int
     action: str
     needs: int
-    """Place in the order of the action whose output it takes; -1: it needs none."""
+    """Place in the order of the action whose output this action takes; -1: its input is there."""
     crosses: bool
-    """Whether that action is on another rank."""
+    """Whether the action whose output this action takes is on another rank."""
     messages: int
-    """Number of messages sent and received between it and the rank's action before."""
+    """Number of messages sent and received between the action and the rank's action before."""
 
 
 def in_order(

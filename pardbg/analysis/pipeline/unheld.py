@@ -30,7 +30,7 @@ class LaidOut:
     now_ns: int
     """End of the last action so far, in ns."""
     held_ns: int
-    """Time by which that end is earlier than with the holds, in ns; at least 1."""
+    """Time by which the last action ends earlier than with the holds, in ns; at least 1."""
 
 
 def lay_out_unheld(view: View, rows: Rows, num_stages: int, window: Interval) -> LaidOut | None:

@@ -111,7 +111,7 @@ class Sameness:
     place: Place | None = None
     """Module to look at, if activations tell."""
     beside: tuple[Beside, ...] = ()
-    """Collectives of its block that are unlike those of its siblings."""
+    """Collectives of the differing module's block that are unlike its siblings'."""
     rows: tuple[Row, ...] = ()
     """Judged tensors in order of execution: gradients from the last parameter, then parameters."""
     left: tuple[NotJudged, ...] = ()
@@ -134,7 +134,7 @@ class Sameness:
     blocks: tuple[str, ...] = ()
     """Blocks of the first captured step, in the order of execution."""
     ranks: tuple[RankBlocks, ...] = ()
-    """Distance of each rank from the reference in these blocks."""
+    """Distance of each rank from the reference, by block."""
     tried: tuple[Trial, ...] = ()
     """Hypotheses tried on the first tensor that differs, by their distance from the reference."""
 
@@ -393,7 +393,7 @@ class _Judge:
         if right.bad:
             return "red"
         if left.what == "grad" and self._is_multiple(left, right):
-            return "red"  # however coarse the rounding: it is no multiple
+            return "red"  # rounding, however coarse, makes no multiple
         if not left.most and not right.most:
             return "green"
         if RED * noise > scale * (1.0 if left.what == "param" else SEEN):
@@ -440,7 +440,7 @@ def _answer(
         return answer("same" if same else "nothing-judged")
     if first is not None and first.replicas and place is None:
         return answer("replicas-differ", first)
-    # Ranks whose stages have one name by mistake do not put out the same.
+    # Stages that have one name by mistake have unlike outputs.
     of_output = place.hypothesis if place is not None and complete else None
     causes = cause, of_output
     known = {of.cause for of in causes if of is not None}

@@ -41,7 +41,7 @@ class Shard:
     """Index of the first wrong element."""
     reference: float = 0.0
     run: float = 0.0
-    """Value of the run at that index; ``reference``: the reference's value."""
+    """Value of the run at the first wrong element; ``reference``: the reference's value."""
     strips: tuple[tuple[float | None, ...], ...] = ()
     """Share of wrong elements in at most BINS parts of each dimension; None: not on the rank."""
 

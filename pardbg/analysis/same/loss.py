@@ -85,7 +85,7 @@ def _noise(sides: Sequence[Wholes], size: float, second: float | None) -> float 
     share = ROUNDINGS * max(finite) * math.sqrt(max(1, len(sides[0].names("grad"))))
     if second is None:
         return share * abs(size)
-    # The mean over many tokens: what rounds is hardly more than the number itself.
+    # A mean over many tokens: little but the number itself rounds.
     return max(abs(second - size), min(share, max(finite)) * abs(size))
 
 

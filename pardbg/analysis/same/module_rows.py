@@ -71,10 +71,10 @@ def module_rows(found: Sameness) -> list[ModuleRow]:
             of_grad = row.what == "grad"
             name = row.name.rpartition(".")[0] if of_grad else row.name
             floors[name][row.what] = max(floors[name].get(row.what, 0.0), row.floors)
-            if row.level == "red" and row.floors <= RED and not of_grad:  # it agrees as a sum
+            if row.level == "red" and row.floors <= RED and not of_grad:  # agrees as a sum
                 parts[name].add(row.what)
     outs = [row.name for row in found.rows if row.what == "out" and row.step == first]
-    names = outs or list(floors)[::-1]  # gradients are told from the last parameter on
+    names = outs or list(floors)[::-1]  # gradients come from the last parameter on
     of_parameter = found.what in ("grad", "param")
     owner = found.name.rpartition(".")[0] if of_parameter else found.name
     if found.hypothesis is not None and found.hypothesis.cause == "sum" and not of_parameter:

@@ -26,8 +26,8 @@ YELLOW: Final = 3
 RED: Final = 10
 """Number of floors from which a difference is red."""
 SEEN: Final = 0.5
-"""Minimum share of a tensor (for a parameter: of its update) at which red must begin to be reached:
-otherwise not even a wrong factor would be seen, and nothing is judged."""
+"""Largest share of a tensor (for a parameter: of its update) at which red may begin: above it not
+even a wrong factor would be seen, and nothing is judged."""
 MEASURED: Final = 0.02
 """Least measured floor, as a share of a tensor, unless 8 epsilon sqrt(depth) is less."""
 LEAST: Final = 2.0**-8

@@ -63,9 +63,9 @@ class Whole:
     replicas: tuple[tuple[int, int], ...]
     """(rank, bits) of the first part whose replicas are not all equal; empty: all are equal."""
     replica_vectors: tuple[Floats, ...]
-    """Sketches of these replicas, if each is the whole tensor."""
+    """Sketches of the replicas in ``replicas``, if each is the whole tensor."""
     assumed: bool
-    """Whether these count as replicas only because they began equal."""
+    """Whether the ranks count as replicas only because they began equal."""
     zero_ranks: tuple[int, ...]
     """Ranks whose part is all zeros, though another part is not."""
     bits: tuple[int, ...]

@@ -43,7 +43,7 @@ LEAST_MARGIN: Final = 0.05
 """Minimum error of the model for a schedule it did not see, however well it fits the one that ran:
 ``make bench ONLY=whatif`` measures it."""
 IMBALANCE: Final = 0.05
-"""Least difference of stages, as a share, for trying equal times too."""
+"""Least excess of the slowest stage over the mean, as a share, for also trying equal times."""
 EVERY: Final = 16
 """Number of steps between two answers on a screen."""
 
@@ -64,7 +64,7 @@ class Option:
     in_flight: int
     """Most microbatches forwarded and not yet backwarded on any rank, summed over its stages."""
     activation_bytes: float | None
-    """Bytes that these keep on the fullest rank; None: no size was sampled."""
+    """Bytes of activations kept on the fullest rank; None: no size was sampled."""
     assumed: bool
     """Whether the plan splits B in I and W, which this run did not."""
     worst_ns: float

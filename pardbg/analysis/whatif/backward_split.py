@@ -1,6 +1,6 @@
-"""How a backward splits in I (the gradient of the input) and W (of the weights).
+"""Split of a backward in I (the gradient of the input) and W (of the weights).
 
-Of a run that shows them apart, from its durations. What torch's schedules do beside that:
+It is measured in a run that shows I and W apart. torch's schedules have two particularities:
 
 - the first stage has no input gradient to give, so nothing is done in its I and everything in its
   W;

@@ -166,7 +166,7 @@ def _between(step: PipelineStep, layout: Layout) -> Between:
     """Return times between actions. Hop: mean of begin - producer's end after a wait for a rank.
     Gap: begin - own last end if the input was there for longer, as a line over messages."""
     ended = {a.text: (a.t1_ns, row.rank) for row in step.ranks for a in row.actions}
-    for row in step.ranks:  # what an overlapped pair made is sent when both parts are done
+    for row in step.ranks:  # a pair's outputs are sent when both are done
         ended.update({one: ended[other] for one, other in row.pairs if other in ended})
     follows: list[tuple[int, int, int | None, int]] = []
     for row, compute in zip(step.ranks, _computes(step), strict=True):

@@ -77,7 +77,7 @@ def ordered(plan: Plan, num_stages: int) -> tuple[Step, ...]:
 
 @lru_cache(maxsize=256)
 def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Step, ...]:
-    # torch's runtime sends what an overlapped pair made when both of its parts are done.
+    # torch's runtime sends an overlapped pair's outputs when both of its parts are done.
     sent = dict(pair for row in rows for pair in overlapped(row))
     flat = {rank: actions(row) for rank, row in enumerate(rows)}
     order = in_order(flat, num_stages, sent, _messages(rows, num_stages))

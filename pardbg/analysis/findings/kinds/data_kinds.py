@@ -23,7 +23,7 @@ class SameOrder(Facts):
     """A sampler that shuffles gave the same order in each of the last epochs."""
 
     epoch: int
-    """Number of the epoch that was set in all of these epochs."""
+    """Epoch number that was set in each of the epochs with the same order."""
     number: int
     """Number of epochs with the same order."""
 

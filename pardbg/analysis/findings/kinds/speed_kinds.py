@@ -90,7 +90,7 @@ class Straggler(Facts):
     """Host whose ranks are all culprits, if there are other hosts; else empty."""
     late: tuple[int, ...]
     blocking: Blocking | None = None
-    """System call in which the rank spends that time; the candidate has its place."""
+    """System call in which the rank spends its extra time; the candidate has its place."""
     pid: int = 0
     rank: int = -1
     in_turn: tuple[int, ...] = ()
@@ -98,7 +98,7 @@ class Straggler(Facts):
     unit: str = "step"
     """Unit of ``num_steps``: ``step``, ``round`` or ``op`` (findings.speed.windows)."""
     call: str = ""
-    """Call, or span of the program, in which the rank spends at least half of that time."""
+    """Call, or span of the program, in which the rank spends at least half of its extra time."""
     contended: bool = False
     """Whether its compute takes longer in wall time but hardly in CPU time."""
 
@@ -174,7 +174,7 @@ class SlowSteps(Facts):
     of_ranks: bool
     """Whether some ranks, not all alike, make the steps slow."""
     same_ranks: bool
-    """Whether these are the same ranks each time."""
+    """Whether the same ranks make each of the slow steps slow."""
     call: Blocking | None = None
     """System call in which the rank was seen most, beyond the others; it gives the place."""
 
@@ -275,7 +275,7 @@ class TooFewMicrobatches(Facts):
     wanted: int
     """Number of microbatches that would suffice."""
     then: float
-    """Bound on the bubble's share with that number."""
+    """Bound on the bubble's share with ``wanted`` microbatches."""
 
     def text(self, about: Candidate) -> str:
         return (
@@ -299,10 +299,10 @@ class ScheduleExcess(Facts):
     share: float
     """Share of the window that the cause accounts for."""
     rank: int
-    """Rank with the largest share of it."""
+    """Rank with the largest share of the cause."""
     cost_ns: int
     shared_cores: bool
-    """Whether more ranks compute on a host than it has cores."""
+    """Whether more ranks compute on a host's cores than it has."""
     alone: bool = False
     """Whether one rank is the culprit: only its device lacks launches, or it was seen in a system
     call."""

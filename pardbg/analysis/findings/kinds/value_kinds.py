@@ -30,7 +30,7 @@ class NotFinite(Facts):
     """Ranks that have non-finite values in later steps."""
     lasts: bool
     everywhere: bool
-    """Whether all ranks had it at once."""
+    """Whether all ranks had the first non-finite value at once."""
     hidden: bool = False
     """Whether an earlier stage may have made the value: messages on devices are not checked."""
     steps: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class ReplicaDivergence(Facts):
     skipped: tuple[int, ...]
     """Ranks whose optimizer stepped less or more often than the others'."""
     steps: tuple[int, int]
-    """(steps of these ranks' optimizer, steps of the others')"""
+    """(optimizer steps of the ranks in ``skipped``, optimizer steps of the other ranks)"""
     rates: tuple[tuple[int, float], ...] = ()
     """(rank, learning rate) where the rates first differed; empty: they were equal until then."""
     settings: tuple[int, ...] = ()
@@ -163,7 +163,7 @@ class NotAveraged(Facts):
     parts: tuple[str, ...]
     """Names of the parameters that are not averaged."""
     step: int
-    """Step of the first look in which only these parameters differed."""
+    """Step of the first look in which only parameters that are not averaged differed."""
     last: bool
     """Whether these are the model's last parameters, perhaps meant as each rank's own head."""
 
@@ -210,7 +210,7 @@ class ClipsShards(Facts):
     """Ranks that shard one model clip their parts of the gradients, each by its own part's norm."""
 
     step: int
-    """Step of the first look in which this was seen."""
+    """Step of the first look in which shards were clipped apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class UnequalComputation(Facts):
     of: tuple[tuple[int, str], ...]
     """(rank, modules that not all ranks have; or the newest op that differs)"""
     step: int
-    """Step of the first look in which this was seen."""
+    """Step of the first look in which modules or ops were unlike."""
 
     @property
     def sides(self) -> str:
@@ -261,9 +261,9 @@ class OnlyZeros(Facts):
     """A rank gives only zeros to the sums of gradients, though it has a loss."""
 
     step: int
-    """Step of the first look in which this was seen."""
+    """Step of the first look in which all inputs were zero."""
     number: int
-    """Number of looks in which this was seen."""
+    """Number of looks in which all inputs were zero."""
     looks: int
     """Number of all looks."""
 
@@ -281,7 +281,7 @@ class UnequalMode(Facts):
     """(rank, modules in training mode)"""
     modules: int
     step: int
-    """Step of the first look in which this was seen."""
+    """Step of the first look in which the modes were unlike."""
     never: tuple[int, ...] = ()
     """Ranks that never called eval() on the model, which is all in eval mode elsewhere."""
 
@@ -303,9 +303,9 @@ class GradientsKept(Facts):
     theirs."""
 
     step: int
-    """Step of the first such gradients."""
+    """Step of the first backward that added to old gradients."""
     number: int
-    """Number of looks in which this was seen."""
+    """Number of looks in which a backward added to old gradients."""
     looks: int
     """Number of all looks."""
     lasts: bool
@@ -320,9 +320,9 @@ class GradientsAdded(Facts):
     not compared, and the next step takes both."""
 
     step: int
-    """Step of the first such gradients."""
+    """Step of the first backward that added to old gradients."""
     number: int
-    """Number of looks in which this was seen."""
+    """Number of looks in which a backward added to old gradients."""
     looks: int
     """Number of all looks."""
 

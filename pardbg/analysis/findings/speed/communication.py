@@ -87,7 +87,7 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Candidate]:
     for (_, op), steps in found.items():
         group = steps[-1][-1].group
         if (group, op) in told or not often(len(steps), looked_at.steps):
-            continue  # of groups that are alike, one says it for all
+            continue  # one of several like groups is enough
         number = round(median(len(run) for run in steps))
         sent = median(sum(row.bytes for row in run) for run in steps)
         cost = median(_saved(run) for run in steps)

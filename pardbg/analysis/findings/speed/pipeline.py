@@ -108,7 +108,7 @@ def _too_few(layout: Layout, steps: Sequence[Outline]) -> Iterable[Candidate]:
     ranks, m = len(layout.ranks), layout.num_microbatches
     v = layout.plan.num_virtual if layout.plan is not None else 1
     if not layout.planned or bound is None or m * v >= MICROBATCHES * ranks:
-        return  # without a schedule's own plan, what a microbatch is cannot be known
+        return  # without a schedule's own plan, microbatches are not known
     measured = median(step.bubble_fraction for step in steps)
     window = median(step.t1_ns - step.t0_ns for step in steps)
     wanted = 2 * MICROBATCHES * ranks // v

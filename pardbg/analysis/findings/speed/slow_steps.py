@@ -79,7 +79,7 @@ def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
         return
     every = period(slow, list(took))
     usual = [step for step in took if step not in slow]
-    if every:  # what else was slow is another thing
+    if every:  # other slow steps have another cause
         (phase, _), *_ = Counter(step % every for step in slow).most_common()
         slow = [step for step in slow if step % every == phase]
     causes = [_cause(view, spans, step, usual) for step in slow[-_LOOKED_AT:]]
@@ -196,7 +196,7 @@ def _candidate(
     length, normal = (round(median(spans[s][1] - spans[s][0] for s in part))
                       for part in (slow, usual))  # fmt: skip
     late = Counter(rank for cause in causes for rank in cause.ranks)
-    often = max(late.values(), default=0) / 2  # a hiccup is another thing
+    often = max(late.values(), default=0) / 2  # a single hiccup does not count
     culprits = tuple(sorted(rank for rank, number in late.items() if number > often))
     alone = bool(late) and sum(bool(c.ranks) for c in causes) >= REGULAR * len(causes)
     culprits = culprits if alone else ()
@@ -205,10 +205,10 @@ def _candidate(
         blocked(view, looked_at, culprits) if len(culprits) == 1 else (None, None, 0)
     )
     if blocked_ns < CAUSE_SHARE * by_ns * len(slow) / len(spans):
-        call = where = None  # what it does in all steps, seen a little more often by chance
+        call = where = None  # a call of all steps, seen a little more often by chance
     computes = sum(cause.computes for cause in causes) > len(causes) / 2
     if call is not None and computes and device(view.ranks[culprits[0]]):
-        call = where = None  # it waits for its device
+        call = where = None  # the rank waits for its device
     newest = slow[-1]
     facts = SlowSteps(
         every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,

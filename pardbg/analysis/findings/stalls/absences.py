@@ -182,7 +182,7 @@ def activity_ns(view: View, rank: int, found: Absence) -> float:
     now = seen(view, rank)
     if found.doing == "kernel":
         return _BLOCKED_NS
-    starved = not now.frames and now.os_state == "R"  # to run, and no stack shows where it does
+    starved = not now.frames and now.os_state == "R"  # runnable, without a stack
     usual = 0
     if found.progresses or starved:
         usual = _MOVES_NS

@@ -67,7 +67,7 @@ def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
         begin = max(0, visible - _LAST_PARTS)
         if process.lost(view.t_ns) or not visible:
             continue
-        if begin or table.base or process.missed_before:  # an op's parts lie at one time
+        if begin or table.base or process.missed_before:  # an op's parts have one time
             begin = int(table.when[:visible].searchsorted(table.when[begin], side="right"))
         tail = slice(begin, visible)
         for gid, seq, peer, a, b, t in table.tuples(

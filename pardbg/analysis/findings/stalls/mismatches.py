@@ -65,7 +65,7 @@ def mismatches(view: View) -> Iterator[Candidate]:
         if row.key in shifted or not row.verdict.endswith("mismatch") or _may_meet(view, row):
             continue
         if row.verdict == "op mismatch":
-            shifted.add(row.key)  # what follows in this group is shifted against each other
+            shifted.add(row.key)  # later ops of this group are shifted against each other
         found.setdefault((row.key, row.verdict, row.culprits), []).append(row)
     for (group, verdict, culprits), rows in found.items():
         others = [k for g, v, k in found if (g, verdict) == (group, v) and k]

@@ -45,7 +45,7 @@ _MAX_CALLS: Final = 8
 def stuck_ops(view: View, over: int | None) -> Iterator[Candidate]:
     """Find ops that each of their ranks issued and that do not end."""
     for ops in wait_graph(view).issued_by_all:
-        # A message's other side is among what its rank did last.
+        # The other side of a message is among its rank's last activities.
         sent = (seen(view, op.peer).moved_ns for op in ops if op.p2p)
         since = max((*(op.since_ns for op in ops), *sent))
         given_up = over is not None and any_timed_out(view, ops, over)

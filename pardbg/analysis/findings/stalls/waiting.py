@@ -57,7 +57,7 @@ EARLY_NS: Final = 3_000_000_000
 UNUSUAL: Final = 5
 """Factor above every earlier wait from which on a wait is unusual."""
 LEAST_BEFORE: Final = 8
-"""Minimum number of earlier ops for that comparison."""
+"""Minimum number of earlier ops for calling a wait unusual."""
 BEFORE_NS: Final = 200_000_000
 """Time before the first exception at which a hang's ops are still open, in ns."""
 INTO_NS: Final = 250_000_000
@@ -106,7 +106,7 @@ def waits(view: View, over: int | None) -> Iterator[Candidate]:
         if taker is not None and (over or late >= _first_ns(view, blame)):
             yield _misaddressed(view, blame, taker.op, over)
         elif rank in ended or (over is None and _just_ended(view, rank)):
-            continue  # how it ended is a finding of its own, now or in a moment
+            continue  # its end is a finding of its own, now or soon
         elif taker is None and not _waits_soon(view, rank):
             yield from _missing(view, graph, blame, over)
 
@@ -117,7 +117,7 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
     loads = _loads(view, blame, found)
     if not found.fault or loads:
         if _in_op_of_all(graph, blame):
-            return  # it comes when that ends; that it does not is a finding of its own
+            return  # it comes when that op ends; a stuck op is a finding of its own
         ops = [wait.op for wait in blame.waits]
         given_up = over is not None and any_timed_out(view, ops, over)
         early = not given_up and late < _patience(view, blame, found, loads)
@@ -192,7 +192,7 @@ def _patience(view: View, blame: Blame, found: Absence, loads: bool) -> float:
     """Return how long this rank may take before it is reported, in ns; longer at start-up, as long
     as it works."""
     now = seen(view, blame.ranks[0])
-    # … or it waits for a message on its way
+    # An idle rank in an op may wait for a message on its way.
     works = not found.idle or (now.in_op and found.doing != "device")
     usual = max(
         patience_ns(view) * (now.slowdown if works else 1), activity_ns(view, now.rank, found)
@@ -312,7 +312,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     kind, culprits = _name(blame, ops)
     held = ((rank, seen(view, rank)) for rank in blame.ranks if kind == "deadlock")
     locks = tuple((rank, now.lock) for rank, now in held if now.in_lock)[:1]
-    culprits = blame.ranks if locks else culprits  # which thread takes it first, chance decides
+    culprits = blame.ranks if locks else culprits  # either thread may take the lock first
     odd: tuple[int, ...] = ()
     if kind != "p2p-tag-mismatch" and len(culprits) > 1 and not locks:
         odd = odd_one_out(view, culprits)

@@ -29,7 +29,7 @@ from pardbg.store.process import Process
 _ALIKE: Final = 20
 """Number of recent steps in which losses must be equal."""
 _FURTHER: Final = 128
-"""Number of steps among which these lie, if a loss is averaged for a log every few steps."""
+"""Number of steps among which steps with losses lie, if a loss is averaged every few steps."""
 _ORDER: Final = "same order"
 """Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
 _EPOCHS: Final = 3

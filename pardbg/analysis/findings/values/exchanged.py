@@ -205,7 +205,7 @@ def gathers_parts(
     gathered = moved(then, "b", "all_gather") + moved(then, "a", "broadcast")
     beyond = np.maximum(abs(moved(inside, "a", *SUMS) - num_bytes), abs(gathered - num_bytes))
     few = num_bytes * SHARE_OF_MODEL
-    if not early:  # what follows the newest step is still to come
+    if not early:  # ops after the newest step are still to come
         return bool((beyond[:-1] <= min(few, SMALL_BYTES)).all())
     sizes = np.maximum(issues.col("a")[part], issues.col("b")[part]) * ~inside
     after = np.bincount(at, sizes, len(begun))

@@ -296,7 +296,7 @@ def summed_twice(view: View) -> Iterable[Candidate]:
     if process is None or model is None or model.rpc or model.shards > 1:
         return
     for group, times in averages_on(view, process):
-        # Of a small model, a loss or two take as much as it; of several dtypes, one may be cast.
+        # In a small model a loss or two take as many bytes; with several dtypes, one may be cast.
         if times == 2 and model.parameters_bytes > SMALL_BYTES and model.dtype:
             yield Candidate(
                 kind="summed-twice", ranks=group.ranks, t_ns=view.t_ns,
@@ -388,7 +388,7 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     if table.base or messages.base or sent or view.visible(process, "action"):
         return False
     limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
-    if visible > 4 * _OPS_BACK:  # beyond what is told to all at the begin
+    if visible > 4 * _OPS_BACK:  # more than start-up distributes
         newest = slice(visible - _OPS_BACK, visible)
         if max(int(table.col(c)[newest].max()) for c in "ab") >= min(SMALL_BYTES, limit):
             return False

@@ -239,7 +239,7 @@ def _since_once(view: View, paces: Mapping[int, _Pace]) -> _Found | None:
         return "skips", (*less,), {r: len(pace.ends) for r, pace in paces.items()}, min(steps)
     odd = odd_ones({rank: pace.ends.tobytes() for rank, pace in paces.items()})
     others = next(pace for rank, pace in paces.items() if rank not in odd)
-    # A multiple is what others reduced in several steps, as DDP's join has it.
+    # A multiple is the sum of others' reductions over several steps, as in DDP's join.
     of = [paces[rank] for rank in odd if not np.isin(paces[rank].ends, others.ends).all()]
     at = _differs_at(of[0].counts, others.counts) if len(of) == len(odd) == 1 else None
     if at is None:

@@ -302,7 +302,7 @@ def _unlike_modes(view: View, name: str, groups: Iterable[Collection[int]]) -> I
             common: dict[int, dict[int, int]] = {}
             for step, told in sorted(by_step.items()) if modules else ():
                 of = {rank: told[rank] for rank in ranks if rank in told}
-                if not any(of.values()):  # of one that was never in eval mode no more is known
+                if not any(of.values()):  # models never in eval mode: no counts are known
                     never = looks.get((number, 0), {}).get(step, ())
                     of |= {rank: _NEVER for rank in ranks if rank in never}
                 if len(of) > 1:

@@ -65,13 +65,13 @@ class CellDetail:
     received: tuple[Transfer, ...]
     sent: tuple[Transfer, ...]
     needs: str | None
-    """Action whose output it takes; None: it takes none."""
+    """Action whose output the cell's action takes; None: it takes none."""
     waited_ns: int
-    """Time that the rank waited for that action, in ns."""
+    """Time that the rank waited for the input of the cell's action, in ns."""
     waiters: tuple[tuple[int, str, int], ...]
-    """(rank, action, ns) of the actions that waited for this one."""
+    """(rank, action, ns) of the actions that waited for the cell's action."""
     runs: bool = False
-    """Whether the action still runs, so that the duration is that so far."""
+    """Whether the action still runs, so that ``duration_ns`` is that so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,13 +281,13 @@ def _last(
     ran = [s for s in spans if since is not None and s.t1_ns is not None and s.t1_ns > since]
     left = [tick for action, tick in ticks.items() if action not in done]
     tick = min(left) - 1 if left else max(ticks.values(), default=0)
-    if ran or (since is not None and control_view(view).mode == "held"):  # it may run no action
+    if ran or (since is not None and control_view(view).mode == "held"):  # a verb may run no action
         return frozenset(s.text for s in ran), tick
     return frozenset(action for action, at in ticks.items() if at == tick), tick
 
 
 def _moved_ns(view: View) -> int | None:
-    """Return when the last verb was given, in ns, if it runs actions and ranks are held."""
+    """Return when the last verb was given, in ns; None unless it runs actions of held ranks."""
     events = view.store.controls.last(view.now_ns, 64)
     modes = (e.status.mode for _, e in reversed(events) if e.status is not None)
     if next(modes, Mode.RUNNING) not in (Mode.HELD, Mode.STEPPING) or view.run_end is not None:
