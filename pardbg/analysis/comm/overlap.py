@@ -71,7 +71,7 @@ def overlaps(
 ) -> list[Overlap]:  # fmt: skip
     """Return the overlap of ``rank``'s communication and compute in each step of ``spans``.
 
-    ``ops``: step -> its ops, as in ``Ops``; only these are needed, more cost time.
+    ``ops``: step -> its ops, as in ``Ops``; further ops do no harm, but take time.
     """
     ways = {step: under_way(span, ops[step]) for step, span in spans.items()}
     whole = (min(a for a, _ in spans.values()), max(b for _, b in spans.values()))

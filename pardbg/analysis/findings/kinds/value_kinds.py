@@ -169,7 +169,7 @@ class NotAveraged(Facts):
 
     @property
     def named(self) -> str:
-        """Return the name of the first of these parameters, and the number of further ones."""
+        """Return the name of the first parameter in ``parts``, and the number of further ones."""
         more = len(self.parts) - 1
         return f"{self.parts[0]} and {more} more" if more else self.parts[0]
 
