@@ -105,7 +105,7 @@ def _of_kind(parts: Sequence[Part], kind: str | None) -> Sequence[Part]:
 
 
 def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int]]) -> Activation:
-    """Return the activation of these parts. ``known_samples``: each rank's in that step."""
+    """Return the activation of parts. ``known_samples``: rank -> its samples in that step."""
     ranks = _by_rank(parts)
     groups: dict[frozenset[int], list[Part]] = defaultdict(list)
     for rank, part in ranks:
