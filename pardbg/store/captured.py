@@ -1,4 +1,4 @@
-"""Tensors of captured steps, as ranks have told them."""
+"""Tensors of captured steps, as the ranks' agents reported them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pardbg_agent import wire
 
 SKETCH_BYTES: Final = 8 * wire.SKETCH
 MAX_TENSORS: Final = 1 << 14
-"""Of one process; 32 MiB of sketches."""
+"""Maximum number of captured tensors of one process; 32 MiB of sketches."""
 _STORED: Final = {
     name: np.dtype(of) for name, of in (
         ("float64", "<f8"), ("float32", "<f4"), ("float16", "<f2"), ("bfloat16", "<u2"),
@@ -31,18 +31,18 @@ TensorKey = tuple[int, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Elements of what a rank had of a tensor, contiguous, from the first on."""
+    """Elements of a rank's part of a tensor, contiguous from the first element on."""
 
     dtype: str
     rows: tuple[int, ...]
-    """Of an activation: places of its rows among those of the rank's step, …"""
+    """Positions of an activation's rows among those of the rank's step, …"""
     samples: tuple[int, ...]
-    """… and a hash of each one's sample."""
+    """… and a hash of each row's sample."""
     pieces: dict[int, bytes] = field(default_factory=dict)
-    """Place of the first byte -> bytes."""
+    """Offset of a piece's first byte -> bytes."""
 
     def values(self) -> NDArray[np.float64]:
-        """Return them up to the first gap; none of a dtype that is not known."""
+        """Return the elements up to the first gap; an empty array if the dtype is not known."""
         found, at = [], 0
         while some := self.pieces.get(at):
             found.append(some)
@@ -58,22 +58,22 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class CutDef:
-    """Sketch of a parameter that nobody states the place of, if what the rank has is one of
-    ``parts`` equal slices along dimension ``dim``; of an activation by sample, if it is one of each
-    sample's row."""
+    """Sketch for a possible cut of a tensor. Of a parameter without a declared placement: as if the
+    rank's part is one of ``parts`` equal slices along dimension ``dim``; of an activation by
+    sample: as if the part is such a slice of each sample's row."""
 
     dim: int
     parts: int
     at: int
     sketch: bytes
-    """Of an activation by the samples' contents: wire.SKETCH float64."""
+    """An activation's sketch by the contents of its samples: wire.SKETCH float64."""
     by_place: bytes
-    """By the samples' places among those that the rank had in the step; of a parameter empty."""
+    """Sketch by the samples' positions among those of the rank's step; empty for a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDef:
-    """What a rank had of a tensor in a captured step: its sketch, which is linear."""
+    """A rank's part of a tensor in a captured step; its sketch is linear."""
 
     step: int
     what: str
@@ -81,46 +81,46 @@ class TensorDef:
     ``out``, ``d_out``: what a module put out in the step, and its gradient."""
     name: str
     order: int
-    """Of the parameter in its model; of an activation in the order of first calls."""
+    """Position of the parameter in its model; of an activation, in the order of first calls."""
     model: int
     """Number of the outermost module on the rank."""
     dtype: str
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     offset: tuple[int, ...]
     size: tuple[int, ...]
-    """The rank's part of it."""
+    """Shape of the rank's part of the tensor."""
     over: tuple[int, ...]
-    """Ranks whose equal parts are replicas, as a wrapper or a mesh says; else the rank alone."""
+    """Ranks whose equal parts are declared replicas (by a wrapper or mesh); else the rank alone."""
     count: int
     most: float
     """Largest finite magnitude."""
     bad: int
-    """Elements that are not finite."""
+    """Number of elements that are not finite."""
     bits: int
-    """Sum of the elements' bits: equal parts have equal ones."""
+    """Sum of the elements' bits; parts with equal elements have equal sums."""
     sketch: bytes
-    """wire.SKETCH float64; of an input empty."""
+    """Sketch of wire.SKETCH float64; empty for an input."""
     samples: tuple[int, ...]
-    """Of an input: a hash of each row, …"""
+    """A hash of each row of an input, …"""
     sums: tuple[int, ...]
-    """… and the sum of its elements' hashes, to which those of parts of the row add up."""
+    """… and the sum of the hashes of the row's elements; the sums of a row's parts add up to it."""
     kind: str
-    """Of an activation: the module's class, …"""
+    """Class of the module that computed the activation, …"""
     place: str
-    """… file:line of its forward; empty for torch's own …"""
+    """… file:line of its forward; empty for torch's own modules …"""
     times: tuple[int, ...]
     """… and begin and end of each forward, or when each gradient came: ns of the host's clock."""
     cuts: tuple[CutDef, ...]
-    """Of an activation, whose ``shape`` is of one sample's row and ``count`` of samples."""
+    """Possible cuts of an activation: ``shape`` is of one sample's row, ``count`` of samples."""
     summand: tuple[int, int] | None = None
-    """(which, of how many) if it is one of the summands of what is at its place."""
+    """(index, number of summands) if the part is a summand of the tensor's value at its place."""
     kept: Kept | None = field(default=None, compare=False)
-    """Its elements, where they were asked for."""
+    """The tensor's elements, if they were requested."""
 
     @property
     def vector(self) -> NDArray[np.float64]:
-        """The sketch as numbers."""
+        """The sketch as an array of numbers."""
         return np.frombuffer(self.sketch, dtype="<f8")
 
 
@@ -150,8 +150,8 @@ def add(
     tensors: dict[TensorDef, None], kept: dict[TensorKey, Kept], values: Mapping[Any, Any],
     room: int, keep: Callable[[int], None],
 ) -> None:  # fmt: skip
-    """Add what a process tells of a tensor, or elements of it. ``room``: bytes that elements may
-    take; ``keep`` is told how many are taken, and raises where they are too many."""
+    """Add a process's definition of a captured tensor, or a piece of its elements. ``room``: bytes
+    that elements may take; ``keep`` gets the bytes taken and raises if they are too many."""
     if values.get("k") == wire.DefKind.VALUES.value:
         keep(add_values(kept, values, room))
         return

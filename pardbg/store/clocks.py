@@ -1,4 +1,4 @@
-"""A process's clock against the hub's: estimated by ping, and as told over time."""
+"""Offset of a process's clock from the hub's: estimated by ping, and as reported over time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DRIFT: Final = 100e-6
-"""Maximum drift of two quartz clocks per second, with room (they are good to 50 ppm)."""
+"""Maximum drift between two quartz clocks, ns per ns, with a margin (quartz is good to 50 ppm)."""
 _MAX_TOLD: Final = 4096
 _MAX_JUMPS: Final = 64
 WINDOW: Final = 16
-"""Pings looked at: the offset is one that all of them, each with its bound by now, allow."""
+"""Number of recent pings used: the offset must lie in the (aged) bound of each of them."""
 HOLDS_NS: Final = 2_000_000_000
 """Age for which the error of an offset is given."""
 PING_NS: Final = 1_000_000_000
@@ -22,7 +22,7 @@ LOST_NS: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """From hub time ``t_ns`` on: process clock + offset_ns = hub clock, give or take error_ns."""
+    """A reading from hub time ``t_ns`` on: process clock + offset_ns = hub clock ± error_ns."""
 
     t_ns: int
     offset_ns: int
@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The clock went ahead (or back) by itself between two readings."""
+    """A process's clock that jumped ahead (or back) between two readings."""
 
     since_ns: int
     t_ns: int
@@ -43,7 +43,7 @@ UNKNOWN: Final = Reading(0, 0, None)
 
 
 class Clocks:
-    """One process's. Empty until the hub has told something."""
+    """Offset readings of one process's clock; empty until the hub has reported one."""
 
     def __init__(self) -> None:
         self._told: list[Reading] = []
@@ -64,18 +64,18 @@ class Clocks:
         return self._told[max(found - 1, 0)]
 
     def offset_of(self, own_ns: int, by_ns: int) -> int:
-        """Return what to add to a time by the process's own clock: as was known at that time, like
-        the times of records from then; at the latest ``by_ns``, by the hub's."""
+        """Return the offset to add to a time of the process's own clock. Like the times of that
+        moment's records, it is the one known at that time, at the latest at hub time ``by_ns``."""
         known = self.at(by_ns)
         then_ns = own_ns + known.offset_ns
         return known.offset_ns if then_ns >= known.t_ns else self.at(then_ns).offset_ns
 
     def apart_ns(self, t_ns: int) -> int:
-        """Return how far apart two readings from ``t_ns`` on may put one moment."""
+        """Return how far the readings at ``t_ns`` and now may disagree about a moment, ns."""
         return sum(reading.error_ns or 0 for reading in {self.at(t_ns), self.newest})
 
     def tell(self, reading: Reading) -> None:
-        """Add a reading; one that drift does not explain is a jump."""
+        """Add a reading; an offset change that drift does not explain counts as a jump."""
         if self._told and reading.t_ns < self._told[-1].t_ns:
             reading = Reading(self._told[-1].t_ns, reading.offset_ns, reading.error_ns)
         before = self._told[-1] if self._told else None
@@ -100,24 +100,23 @@ class Offset:
 
 
 SAME: Final = Offset(0, 0)
-"""CLOCK_MONOTONIC is one clock per boot, for all processes (but not across time namespaces)."""
+"""Offset for the same host: one CLOCK_MONOTONIC per boot (but not across time namespaces)."""
 
 
 @dataclass(slots=True)
 class ClockEstimate:
-    """One remote process's clock. ``offset`` is None before the first answer.
-
-    A sample bounds the offset when it is taken; from then on the clocks drift apart, so its bound
-    widens. The offset told last stays true within its error as long as the present bound lies in
-    it; where it does not any more, a new one is told. A sample that no drift brings together with
-    those before says that the clock jumped: those are worth nothing any more.
+    """Estimate of one remote process's clock. ``offset`` is None before the first answer. A sample
+    bounds the offset when it is taken; from then on the clocks drift apart, so its bound widens.
+    The last reported offset is valid within its error as long as it contains the present bound;
+    after that, a new one is reported. A sample that drift cannot reconcile with the samples before
+    it means that the clock jumped: the earlier samples are dropped.
     """
 
     offset: Offset | None = None
-    """As told last."""
+    """The last reported offset."""
     _sent: dict[int, int] = field(default_factory=dict)
     _samples: deque[tuple[int, Offset]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """(when, what it said)"""
+    """(hub time of the sample, the offset it measured)"""
     _next_ns: int = 0
 
     def due(self, now: int) -> bool:
@@ -132,7 +131,7 @@ class ClockEstimate:
         self._next_ns = now + (PING_NS if many else PING_NS // 10)
 
     def answered(self, ping: int, their_ns: int, now: int) -> Offset | None:
-        """Take the answer. Return a new estimate if the old one no longer holds, or is wider."""
+        """Take an answer. Return a new offset if the reported one no longer holds, or is wider."""
         sent = self._sent.pop(ping, None)
         if sent is None or now < sent:
             return None
@@ -158,8 +157,8 @@ def _agree(one: Offset, other: Offset) -> bool:
 
 
 def _together(samples: list[Offset]) -> Offset:
-    """Return the offset that all samples allow. A ping that was late on its way there bounds it
-    from one side, one that was late on its way back from the other."""
+    """Return the offset that all samples allow. A ping delayed on its way to the process bounds the
+    offset from one side, a ping delayed on its way back from the other."""
     low = max(s.offset_ns - s.error_ns for s in samples)
     high = min(s.offset_ns + s.error_ns for s in samples)
     return Offset((low + high) // 2, (high - low + 1) // 2)

@@ -14,12 +14,12 @@ from pardbg_agent.tables.code_files import is_program
 MAX_PLAN_RANKS: Final = 1024
 MAX_PLAN_ACTIONS: Final = 1 << 18
 MAX_NUMBERED: Final = (1 << 15) - 1
-"""Stages, and microbatches, of one pipeline."""
+"""Maximum number of stages, and of microbatches, of one pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
-    """One signature of a collective or p2p op."""
+    """Signature of a collective or point-to-point op."""
 
     op: str
     dtype: str
@@ -27,13 +27,13 @@ class OpDef:
     root: int | None
     tag: int
     at: tuple[Frame, ...] = field(default=(), compare=False)
-    """Where in the program the process issued it first; empty: not known."""
+    """Frames of the program that issued the op first; empty: not known."""
     meets: str = ""
-    """``HOST:PORT`` where ranks look for each other, of an init_process_group."""
+    """``HOST:PORT`` of the rendezvous, for an init_process_group."""
 
     @property
     def length(self) -> int:
-        """Return the characters of its texts."""
+        """Return the number of characters in the signature's texts."""
         places = sum(len(file) + len(function) for file, _, function in self.at)
         return sum(map(len, (self.op, self.dtype, self.reduce, self.meets))) + places
 
@@ -66,7 +66,7 @@ class PlanDef:
 
     @property
     def fits(self) -> bool:
-        """Return whether records, with 15 bits for stages and microbatches, can tell it."""
+        """Return whether records (15 bits for stages and microbatches) can express the plan."""
         return (
             len(self.ranks) <= MAX_PLAN_RANKS
             and max(self.num_stages, self.num_microbatches, self.num_virtual) <= MAX_NUMBERED
@@ -76,28 +76,28 @@ class PlanDef:
 
 @dataclass(frozen=True, slots=True)
 class ModelDef:
-    """What the expected memory follows from."""
+    """Facts about a rank's model from which its expected memory is computed."""
 
     zero: int | None
     shards: int
     parameters_bytes: int
     optimizer: str
     parameters_sharded: bool = False
-    """Between steps a rank has only its part of the parameters, whatever the level says."""
+    """Whether a rank keeps only its parameter shard between steps, whatever the level says."""
     start: int | None = None
-    """Equal where the parameters were before the first step; None: not looked at."""
+    """Whether parameters were equal before the first step (see the agent); None: not checked."""
     master_bytes: int = 0
-    """Bytes of the copy of all parameters that the optimizer steps, where it has its own."""
+    """Bytes of the optimizer's own copy of all parameters, if it keeps one."""
     rpc: bool = False
-    """torch.distributed.rpc moves data too, which is not seen."""
+    """Whether torch.distributed.rpc moves data, too, which pardbg does not observe."""
     dtype: str = ""
-    """Of all parameters; empty: they have several, or nobody told it."""
+    """Data type of all parameters; empty: several types, or not reported."""
     idle: bool = False
-    """Whether the optimizer's parameters never had a gradient, and it keeps no state."""
+    """Whether the optimizer's parameters never had a gradient, and the optimizer keeps no state."""
 
 
 _NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")
-"""torch's names of groups that nobody named: a number, or a hash of their ranks."""
+"""Names that torch gives to unnamed groups: a number, or a hash of their ranks."""
 Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128
@@ -107,58 +107,58 @@ _MAX_TYPES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The exception at the end of a failure's chain of causes, or one that a group holds."""
+    """The exception at the end of a failure's chain of causes, or a member of a group."""
 
     type: str
     text: str
     frames: tuple[Frame, ...]
-    """The stack that it was raised in, outermost first."""
+    """Stack in which the exception was raised, outermost first."""
     implicit: bool = False
-    """It was being handled as the failure was raised; the program calls it no cause."""
+    """Whether the cause was only being handled at the raise; the program does not declare it."""
     ranks: tuple[int, ...] = ()
-    """Ranks that raised it, where a checkpoint says so."""
+    """Ranks that raised the exception, if a checkpoint names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that nobody caught."""
+    """An exception that no code caught."""
 
     t_ns: int
     """Hub clock."""
     type: str
     text: str
-    """Its last line."""
+    """Last line of the exception's text."""
     thread: str
     frames: tuple[Frame, ...]
     """Outermost first."""
     step: int
     kept: bool = False
-    """A thread of a pool raised it and goes on: its future has it, and somebody may ask for it."""
+    """Whether a pool's thread raised it and goes on: its future may be asked for the exception."""
     cause: Cause | None = None
     also: tuple[Cause, ...] = ()
-    """Further ones, of a group."""
+    """Further causes: other members of an exception group."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Return what the program says that it comes from."""
+        """Return the causes that the program declared."""
         return () if self.cause is None or self.cause.implicit else (self.cause, *self.also)
 
     @property
     def types(self) -> str:
-        """Return ``RuntimeError from ValueError``; its own alone where it has no cause, several
-        unlike ones, or one whose name takes too much of a line."""
+        """Return ``RuntimeError from ValueError``; the failure's type alone if it has no cause,
+        several unlike causes, or if both names take too much of a line."""
         others = {of.type for of in self.causes} - {self.type}
         both = f"{self.type} from {others.pop()}" if len(others) == 1 else self.type
         return both if len(both) <= _MAX_TYPES else self.type
 
     @property
     def began_as(self) -> str:
-        """Return the type of its cause, if the program names one; else its own."""
+        """Return the type of the declared cause, if there is one; else the failure's own type."""
         return self.type if self.cause is None or self.cause.implicit else self.cause.type
 
     @property
     def origin(self) -> tuple[Frame, ...]:
-        """Return the frames of its cause, where they show the program; else its own."""
+        """Return the cause's frames if they contain the program's code; else the failure's own."""
         cause = self.cause
         if cause is None or cause.implicit or not any(is_program(f[0]) for f in cause.frames):
             return self.frames
@@ -177,7 +177,7 @@ def frames_of(value: Any) -> tuple[Frame, ...]:
 
 
 def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
-    """Return an exception's facts; ``offset_ns`` takes its time to the hub's clock."""
+    """Return an exception's facts; ``offset_ns`` converts its time to the hub's clock."""
     return Failure(
         t_ns=fields.integer(values, "t_ns", 0) + offset_ns,
         type=fields.text(values, "type", "Exception"),
@@ -220,7 +220,7 @@ class FailedRequest:
     """Bytes of the device that no process has."""
     allocated_bytes: int
     reserved_bytes: int
-    """Bytes that this process has of the device, allocated ones included."""
+    """Bytes of the device that this process has reserved, allocated bytes included."""
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
@@ -240,7 +240,7 @@ class FailedRequest:
 
 
 def failed_request(values: Mapping[Any, Any], offset_ns: int) -> FailedRequest:
-    """Return a failed request's facts; ``offset_ns`` takes its time to the hub's clock."""
+    """Return a failed request's facts; ``offset_ns`` converts its time to the hub's clock."""
 
     def number(key: str, of: Mapping[Any, Any] = values) -> int:
         return fields.integer(of, key, 0)
@@ -281,7 +281,7 @@ def op_def(values: Mapping[Any, Any]) -> OpDef:
 
 
 def group_def(values: Mapping[Any, Any], epoch: int) -> GroupDef:
-    """Return a group's definition; one with torch's number for a name is named by its ranks."""
+    """Return a group's definition; a group with torch's number for a name is named by its ranks."""
     key, ranks = fields.text(values, "key"), fields.integers(values, "ranks")
     name = fields.text(values, "name") or key
     return GroupDef(
@@ -326,7 +326,7 @@ def _same_shape(a: PlanDef, b: PlanDef) -> bool:
 
 
 def model_def(values: Mapping[Any, Any]) -> ModelDef:
-    """Return what is known of a rank's model."""
+    """Return the facts known about a rank's model."""
     return ModelDef(
         zero=fields.integer_or_none(values, "zero"),
         shards=max(1, fields.integer(values, "shards", 1)),

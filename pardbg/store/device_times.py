@@ -18,13 +18,13 @@ from pardbg_agent.wire import Flag, Kind, Lane
 
 Records = NDArray[Any]
 LAUNCH: Final = 255
-"""Kind, of no record of a rank: a launch, with the times of the host. ``peer`` is its lane."""
+"""Kind of a launch with the host's times; no rank writes such records. ``peer`` is its lane."""
 REACHED: Final = 254
-"""The same launch when the device reached it, with the device's times: ``a`` is the lead at its
-begin (ns by which the host was ahead), ``b`` at its end; of an op both are at its arrival."""
+"""Kind of the same launch when the device reached it, with the device's times: ``a`` is the lead at
+its begin (ns by which the host was ahead), ``b`` at its end; for an op both at its arrival."""
 MAX_PENDING: Final = 1 << 14
-"""Launches held back; of more, the oldest are shown at the host's times, as are ops whose end the
-device did not tell."""
+"""Maximum number of launches held back; beyond it the oldest are shown at the host's times, as are
+ops whose end the device did not report."""
 _LANES: Final = {
     int(Kind.OP_ISSUE): int(Lane.COMM), int(Kind.ACTION): int(Lane.COMPUTE),
     int(Kind.PHASE): int(Lane.PHASE), int(Kind.STEP): int(Lane.STEP),
@@ -39,7 +39,7 @@ _INFERRED: Final = int(Flag.INFERRED)
 
 
 def concerned(records: Records) -> NDArray[np.bool_]:
-    """Return which records are of a device: launches, times, ends, phases that follow."""
+    """Return which records concern a device: launches, times, ends, phases that follow."""
     kinds, flags = records["kind"], records["flags"]
     inferred = (kinds == _PHASE) & ((flags & _INFERRED) != 0)
     found: NDArray[np.bool_] = _TIMES[kinds] | ((flags & _DEVICE) != 0) | inferred
@@ -47,21 +47,21 @@ def concerned(records: Records) -> NDArray[np.bool_]:
 
 
 class DeviceTimes:
-    """One process's launches that the device has yet to reach."""
+    """One process's launches that its device has not reached yet."""
 
     def __init__(self) -> None:
         self._pending: Records | None = None
         self._phase_end_ns = 0
         self._told = np.zeros(0, RECORD_DTYPE)
-        """The last arrivals of ops: an op's end may come in the next batch."""
+        """Newest arrivals of ops: the end of an op may come in the next batch."""
         self._reached: dict[int, int] = {}
-        """Lane -> newest end of the device's there."""
+        """Lane -> newest time at which the device ended work there."""
         self.seen = False
-        """Some times of the device have come."""
+        """Whether any times of the device have come."""
 
     def horizon_ns(self) -> int | None:
         """Return the time up to which work on the device is known, by the rank's own clock; None:
-        nothing that was launched is still to come."""
+        no launch is pending."""
         pending = self._pending
         if pending is None or not len(pending):
             return None
@@ -73,8 +73,9 @@ class DeviceTimes:
         return min(known, default=None)
 
     def settle(self, records: Records) -> Records:
-        """Return records with launches as LAUNCH, and what the device reached both as REACHED and
-        at its times. Records are in the order in which the rank wrote them, on its own clock."""
+        """Return the records with launches as LAUNCH, and launches that the device reached both as
+        REACHED and at its times. Records are in the order the rank wrote them in, on its own
+        clock."""
         times = records[_TIMES[records["kind"]]]
         self.seen |= len(times) > 0
         records = records.copy()
@@ -102,7 +103,7 @@ class DeviceTimes:
         return np.concatenate([records, *reached, inferred, pending[shown]])
 
     def _arrive(self, records: Records, times: Records) -> None:
-        """Let ops that the device ended begin where they arrived, not where they were issued."""
+        """Set the begin of ops that ended on the device to their arrival, not to their issue."""
         times = np.concatenate([self._told, times[times["lane"] == Lane.COMM]])
         self._told = times[-_TOLD:]
         done = np.flatnonzero(
@@ -116,7 +117,7 @@ class DeviceTimes:
         records["t0_ns"][done[known]] = times["t0_ns"][of[at[known]]]
 
     def give_up(self) -> Records | None:
-        """Return ops that the device of a process that has ended will not come to, as issued."""
+        """Return the ops that the device of an ended process will never reach, as issued."""
         pending, self._pending = self._pending, None
         if pending is None:
             return None
@@ -170,7 +171,7 @@ def _reached(times: Records, pending: Records) -> tuple[tuple[Records, Records],
 def _matched(
     times: Records, pending: Records, among: NDArray[np.intp]
 ) -> tuple[Records, NDArray[np.intp]]:
-    """Return (times, the launches that they are of)."""
+    """Return (times, indices of the launches that the times belong to)."""
     if not len(times) or not len(among):
         return times[:0], among[:0]
     among = among[np.argsort(pending["t0_ns"][among], kind="stable")]

@@ -1,4 +1,4 @@
-"""What was said over time: states, control events, output; looked up as of a cursor. Bookmarks."""
+"""Histories of states, control events and output, read as of a cursor; and bookmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class History:
     def __init__(self, limit: int, keep_ns: int | None = None) -> None:
         self._limit = limit
         self._keep_ns = keep_ns
-        """Older values go, but for a fifth of ``limit``; None: nothing is too old."""
+        """Age, ns, beyond which values go, except a fifth of ``limit``; None: no limit of age."""
         self._times: list[int] = []
         self._values: list[Any] = []
         self._sizes: list[int] = []
@@ -44,9 +44,8 @@ class History:
         return self._times[-1] if self._times else None
 
     def is_new(self, n: int | None, t_ns: int) -> bool:
-        """Return whether message number ``n`` has not been seen.
-
-        A hub that was started again may count from 0; its times go on, so those decide.
+        """Return whether message number ``n`` is new. A restarted hub may count from 0 again while
+        its times go on, so the time decides.
         """
         if n is None:
             return True
@@ -107,14 +106,14 @@ class StateHistory(History):
     _MOST_DECODED: Final = 1 << 15
     """Ranks' states, of all messages that are kept decoded."""
     stood_ns = 0
-    """How long a rank has waited in an op, as the newest said; 0 while ranks are held."""
+    """Time, ns, that a rank has waited in an op by the newest state; 0 while ranks are held."""
 
     def __init__(self, limit: int, keep_ns: int | None = None) -> None:
         super().__init__(limit, keep_ns)
         self._decoded: dict[int, dict[str, Mapping[str, Any]]] = {}
         self._num_decoded = 0
         self._joined: dict[int, dict[str, Mapping[str, Any]]] = {}
-        """What was told as of the messages that were asked for last."""
+        """Joined states as of the messages asked for last."""
 
     def add(self, t_ns: int, value: Any, num_bytes: int = 0) -> None:
         if len(value) >= self._LARGE:
@@ -122,9 +121,8 @@ class StateHistory(History):
         super().add(t_ns, value, len(value))
 
     def ranks(self, t_ns: int | None) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
-        """Return (time of the newest state, {proc: its state}) as of ``t_ns``.
-
-        A message that names only some processes leaves the others as an earlier one said.
+        """Return (time of the newest state, {proc: its state}) as of ``t_ns``. Processes that a
+        message does not name keep their state from earlier messages.
         """
         end = self.count(t_ns)
         if not end:
@@ -169,18 +167,18 @@ class Bookmark:
 
 
 class Bookmarks:
-    """One per moment; the newest word about a moment holds."""
+    """Bookmarks, one per moment; the newest text for a moment replaces the older."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
 
     def put(self, mark: Bookmark) -> None:
-        """Mark a moment; without a text: take its mark away."""
+        """Mark a moment; with an empty text, remove the moment's mark."""
         if not mark.text:
             self._texts.pop(mark.t_ns, None)
         elif len(self._texts) < MAX_BOOKMARKS:
             self._texts[mark.t_ns] = " ".join(mark.text.split())[:MAX_TEXT]
 
     def all(self) -> tuple[Bookmark, ...]:
-        """Return all by time; bookmark 1 is the first."""
+        """Return all bookmarks by time; bookmark 1 is the first."""
         return tuple(sorted(Bookmark(t, text) for t, text in self._texts.items()))

@@ -1,8 +1,6 @@
-"""What came of processes, checked and put on the hub's clock; and moved into their columns, once
-somebody reads these or much waits.
-
-Of all processes at once: of a thousand ranks, a few calls of numpy's for each rank and kind of
-record are what takes long, however little came.
+"""Intake of records: checked and put on the hub's clock as they come, and moved into column tables
+once a reader needs them or many wait. All processes are handled at once: with a thousand ranks, a
+few numpy calls per rank and kind of record would take most of the time, however few records came.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ TABLE_NAMES: Final = (
 )  # fmt: skip
 """Every table of a process."""
 _MOST_BYTES: Final = 1 << 22
-"""Moved at a time: what stays in the caches is moved in half the time."""
+"""Bytes moved at a time: a move that fits the caches takes half the time."""
 _PUT_BY_BYTES: Final = 2048 * wire.RECORD_BYTES
-"""Of many ranks to move few takes as long as many."""
+"""Bytes kept before a move: with many ranks, moving few records takes as long as moving many."""
 _NO_TABLE, _UNKNOWN = len(TABLE_NAMES), len(TABLE_NAMES) + 1
 
 
 def _tables() -> NDArray[np.uint8]:
-    """Kind -> place of its table; of an op: of a collective, p2p's is the next one."""
+    """Return kind -> index of its table; for ops the collectives' table, p2p's is the next one."""
     of = np.full(256, _UNKNOWN, np.uint8)
     of[list(KNOWN_KINDS)] = _NO_TABLE
     for kind, name in (*_KINDS.items(), *((kind, both[0]) for kind, both in _SPLIT.items())):
@@ -71,22 +69,22 @@ _ISSUES: Final = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What came of a process since it was asked last."""
+    """Received data of a process since the last take."""
 
     bodies: Sequence[bytes]
     received_ns: int
     offsets: tuple[tuple[int, int], ...]
-    """(records up to here, what is added to their times); the last one's are all."""
+    """(end index of records, ns to add to their times); the last entry ends at all records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a process's part of a batch was."""
+    """Summary of a process's part of a batch of records."""
 
     malformed: int
     unknown: int
     number: int
-    """Records that are in order."""
+    """Number of valid records."""
     first_ns: int
     newest_ns: int
     action_ns: int
@@ -102,13 +100,13 @@ class PutBy:
         self._bodies: list[bytes] = []
         self._tables = self.num_bytes = 0
         self.rests = False
-        """They stay here, whoever reads."""
+        """Whether records stay here even if a reader asks for them."""
         self.look: ref[object] | None = None
-        """A look under way at the tables as they were: while it lives none of their rows goes, and
-        no more come by themselves."""
+        """A frozen view of the tables, if there is one: while it lives, no row is evicted and no
+        kept records are moved unasked."""
 
     def add(self, records: NDArray[Any], tables: int) -> None:
-        """Keep more; ``tables`` has a bit for each table that they belong to."""
+        """Keep more records; ``tables`` has a bit for each table that the records belong to."""
         self._bodies.append(body := records.tobytes())
         self.num_bytes += len(body)
         self._tables |= tables
@@ -123,11 +121,11 @@ class PutBy:
 
     @property
     def overflows(self) -> bool:
-        """Return whether they are so many that they do not wait for a reader."""
+        """Return whether so many records are kept that they must not wait for a reader."""
         return self.num_bytes >= _PUT_BY_BYTES and not self.looked_at
 
     def take(self) -> list[bytes]:
-        """Return all; they are the caller's from now on."""
+        """Return all kept records; the caller owns them from now on."""
         if self.rests:
             return []
         found, self._bodies, self._tables, self.num_bytes = self._bodies, [], 0, 0
@@ -135,26 +133,26 @@ class PutBy:
 
 
 class Taker(Protocol):
-    """A process."""
+    """A process whose records are taken in."""
 
     device_times: DeviceTimes
     put_by: PutBy
 
     def came(self) -> Came | None:
-        """Return what came; it is the caller's from now on."""
+        """Return the received data; the caller owns it from now on."""
 
     def saw(self, came: Came, seen: Seen) -> None:
-        """Note what was in it."""
+        """Note the summary of received data."""
 
     def table_for(self, name: str) -> Table:
         """Return the table that is to take rows."""
 
     def added(self, name: str) -> None:
-        """Note that it took them."""
+        """Note that the table has taken rows."""
 
 
 def take(processes: Iterable[Taker]) -> None:
-    """Check what has come of each, and keep it for its columns."""
+    """Check the received data of each process, and keep its records for the column tables."""
     batch: list[tuple[Taker, Came]] = []
     num_bytes = 0
     for process in processes:
@@ -193,7 +191,7 @@ def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
 
 
 def to_columns(processes: Iterable[Taker]) -> None:
-    """Move what is kept of each into its columns."""
+    """Move the kept records of each process into its column tables."""
     batch: list[Taker] = []
     bodies: list[bytes] = []
     lengths: list[int] = []
@@ -220,7 +218,7 @@ def _tables_of(records: NDArray[Any]) -> NDArray[np.uint8]:
 def _on_device_clock(
     records: NDArray[Any], batch: Sequence[tuple[Taker, Came]]
 ) -> tuple[NDArray[Any], Sequence[tuple[Taker, Came]]]:
-    """Settle what ran on devices, process by process: some may get more records."""
+    """Settle records of devices, process by process: some processes may get more records."""
     parts, changed, begin = [], [], 0
     for process, came in batch:
         *before, (number, offset) = came.offsets
@@ -278,7 +276,7 @@ def _note(
 
 
 def _distribute(batch: Sequence[Taker], records: NDArray[Any], lengths: Sequence[int]) -> None:
-    """Add records, so many of each process, to the tables."""
+    """Add records, so many of each process, to the processes' tables."""
     order = np.argsort(tables := _tables_of(records), kind="stable")
     who = np.repeat(np.arange(len(batch)), lengths)[order]
     rows, tables = blocks_of(taken(records, order)), tables[order]

@@ -19,28 +19,28 @@ from pardbg.store.process import Process
 from pardbg.words import ranks_text
 
 _STEPS_OF_A_ROLE: Final = 2
-"""Steps of others after which a rank without one is of another role, not late."""
+"""Steps of other ranks after which a rank without steps counts as another role, not as late."""
 _NEVER: Final = -(1 << 63)
 MAX_PARTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A life of a run or, of ranks that do different things in one, a role."""
+    """A life of a run; or a role, if ranks of one life do different things."""
 
     number: int
-    """From 1, by begin."""
+    """Number of the part, from 1, in order of begin."""
     name: str
     ranks: tuple[int, ...]
     num_steps: int
-    """The most that one of its ranks made."""
+    """Maximum number of steps that one of the part's ranks made."""
     begin_ns: int
     end_ns: int
     procs: frozenset[str]
 
 
 class Starts:
-    """How often each rank of each job was started: that numbers the lives."""
+    """Counts of how often each rank of each job was started, which number the lives."""
 
     def __init__(self) -> None:
         self._lives: dict[tuple[str, int], int] = {}
@@ -48,12 +48,12 @@ class Starts:
         self._times: Counter[tuple[int | None, str]] = Counter()
         """(rank, job) -> processes."""
         self.by_port = False
-        """Jobs without a run id are known by the ports at which their ranks meet."""
+        """Whether jobs without a run id are identified by the ports at which their ranks meet."""
         self._last: dict[int | None, str] = {}
-        """Rank -> the process that entered a life as it last."""
+        """Rank -> the process that entered a life as this rank last."""
 
     def parted(self, process: Process, procs: Mapping[str, Process]) -> list[Process]:
-        """Return those of the others that have to enter a life anew before this one does: another
+        """Return the other processes that must enter a life anew before ``process`` does: another
         world runs beside it, so from here on jobs without a run id are known by their ports."""
         process.by_port = self.by_port
         before = procs.get(self._last.get(process.rank, ""))
@@ -65,20 +65,19 @@ class Starts:
         return [other for other in known if other.epoch in running]
 
     def enter(self, process: Process) -> None:
-        """Count it, when its facts have changed."""
+        """Count a process's start, after its facts have changed."""
         self._times[process.rank, _job(process)] += process.in_life
         if process.in_life:
             self._last[process.rank] = process.proc
 
     def leave(self, process: Process) -> None:
-        """... and before they do."""
+        """Undo a process's count, before its facts change."""
         self._times[process.rank, _job(process)] -= process.in_life
 
     def life_of(self, process: Process) -> int:
-        """Return the number of the life that it begins or belongs to.
-
-        torchelastic counts restarts, but only those for failures of the own node, so a rank that
-        comes again counts too.
+        """Return the number of the life that the process begins or belongs to. torchelastic counts
+        restarts, but only those for failures of the own node, so a rank that starts again counts
+        too.
         """
         job = _job(process)
         life = job, max(fields.integer(process.facts, "epoch", 0), self._times[process.rank, job])
@@ -103,15 +102,15 @@ def begin(process: Process, number: int, groups: dict[tuple[int, str], GroupDef]
 
 @dataclass(slots=True)
 class Past:
-    """Lives that have ended and were forgotten, but for their ends."""
+    """Summary of lives that have ended and whose detail was forgotten."""
 
     parts: tuple[Part, ...] = ()
     """The newest of them, without processes."""
     num_lives: int = 0
     lost: int = 0
-    """Records that their processes had lost."""
+    """Records that the forgotten processes had lost."""
     unknown: int = 0
-    """Those that could not be read."""
+    """Records of the forgotten processes that could not be read."""
 
     def take(self, known: Iterable[Part], gone: Sequence[Process]) -> None:
         """Keep what remains of processes that are about to be forgotten; ``known``: all parts."""
@@ -126,8 +125,8 @@ class Past:
 
 
 def oldest_ended(procs: Mapping[str, Process]) -> list[Process]:
-    """Return the processes of the first life whose ranks have all ended, but never of the newest;
-    and those that were no ranks and ended before it did. Empty: there is none."""
+    """Return the processes of the first life whose ranks have all ended, never of the newest; and
+    processes without a rank that ended before that life did. Empty if there is no such life."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = _by_life(ranked)
     newest = max(lives, default=0)
@@ -144,8 +143,8 @@ def met(
     procs: dict[str, Process], process: Process, values: Mapping[Any, Any],
     make: Callable[[str], Process],
 ) -> Process:  # fmt: skip
-    """Return the process that a PROCESS definition is about: another one where it says that this
-    one's rank met others again under another number. ``make`` gives room for one more."""
+    """Return the process that a PROCESS definition is about: a new one if the definition says that
+    this process's rank met others again under another number. ``make`` makes room for one more."""
     known, since = fields.integer(process.facts, "epoch", 0), fields.integer(values, "since", 0)
     start = process.facts.get("start_ns")
     if "epoch" not in values or values.get("start_ns", start) != start:
@@ -160,16 +159,16 @@ def met(
 
 
 def with_epoch(procs: Mapping[str, Process], of: Process, values: Mapping[Any, Any]) -> Process:
-    """Return the process under the number that a definition is about: an agent says all of them
-    again to a hub that was started again."""
+    """Return the process with the epoch that a definition is about: an agent sends all definitions
+    again to a restarted hub."""
     return procs.get(f"{of.proc}~{fields.integer(values, 'epoch', 0)}", of) if of.since else of
 
 
 def _job(process: Process) -> str:
-    """Return torchrun's run id; where that says nothing, with where its ranks meet, which may
-    change when they are restarted. Empty under other launchers: one job's ranks may call that
-    place by several names (``localhost`` on its own node), and who comes twice is of another life
-    anyway; its port, where worlds run beside each other."""
+    """Return torchrun's run id; if that is "none", with the ranks' meeting place, which may change
+    at a restart. Empty under other launchers: one job's ranks may call that place by several names
+    (``localhost`` on its own node), and a rank that starts twice is of another life anyway; if
+    worlds run beside each other, the meeting place's port."""
     job = fields.text(process.facts, "job")
     run_id, _, place = job.partition(":")
     if not run_id and process.by_port:
@@ -182,15 +181,15 @@ def _port(process: Process) -> str:
 
 
 def _beside(one: Process, other: Process) -> bool:
-    """Return whether two of one rank run at one time, and meet their peers at unlike ports."""
+    """Return whether two processes of one rank run at one time and meet peers at unlike ports."""
     if _job(one) or _job(other) or other.ends:
         return False
     return "" not in (_port(one), _port(other)) and _port(one) != _port(other)
 
 
 def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
-    """Return the ranks' processes of the life to look at where nobody chose: the newest that has
-    begun. Processes that only help a life that trains (a checkpoint's writers) are none."""
+    """Return the ranks' processes of the life to show by default: the newest that has begun. Lives
+    that only help a training life (a checkpoint's writers) do not count."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = _by_life(ranked)
     if len(lives) < 2:
@@ -210,7 +209,7 @@ def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
 
 
 def by_rank(processes: Iterable[Process], t_ns: int | None) -> dict[int, Process]:
-    """Return rank -> the newest of these processes that is it at ``t_ns``, else is to be it."""
+    """Return rank -> its newest process begun at ``t_ns``; else the first that is to begin."""
     best: dict[int, tuple[tuple[bool, int, int], Process]] = {}
     for process in processes:
         if process.rank is None:
@@ -225,8 +224,8 @@ def by_rank(processes: Iterable[Process], t_ns: int | None) -> dict[int, Process
 
 
 def _helpers(lives: Mapping[int, list[Process]], begun: Iterable[int]) -> set[int]:
-    """Return the lives of processes that ranks of an earlier life started beside themselves: they
-    make no steps, and began while it made some, or, without a group, while it had one."""
+    """Return the lives of helper processes that ranks of an earlier life started: they make no
+    steps, and began while that life made some, or, without a group, while it had one."""
     found, stepped, grouped = set(), _NEVER, _NEVER
     for number in sorted(begun):
         life = lives[number]
@@ -240,7 +239,7 @@ def _helpers(lives: Mapping[int, list[Process]], begun: Iterable[int]) -> set[in
 
 
 def parts(procs: Mapping[str, Process], past: Past) -> tuple[Part, ...]:
-    """Return a run's lives and roles by begin; empty where it is one life of one role."""
+    """Return a run's lives and roles by begin; empty if the run is one life of one role."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = sorted(_by_life(ranked).values(), key=_begin)
     programs = ({fields.text(process.facts, "program") for process in life} for life in lives)
@@ -276,7 +275,7 @@ def _by_life(ranked: Iterable[Process]) -> dict[int, list[Process]]:
 
 
 def _roles(life: list[Process]) -> dict[str, list[Process]]:
-    """Name -> members, where a life has more than one role: another program, or no optimizer."""
+    """Return role name -> members if a life has several roles: other programs, or no optimizer."""
     found: dict[tuple[str, bool], list[Process]] = {}
     trains = _steps(life) >= _STEPS_OF_A_ROLE
     for process in sorted(life, key=lambda process: process.rank or 0):
@@ -303,7 +302,7 @@ def _begin(processes: Iterable[Process]) -> int:
 
 
 def end_of(processes: Iterable[Process]) -> int:
-    """Return when the last of them ended or, where no end is known, did anything (hub ns)."""
+    """Return when the last process ended or, if no end is known, was last active (hub ns)."""
     return max((max([_last([p]), *(t_ns for t_ns, _ in p.ends[:1])]) for p in processes), default=0)
 
 

@@ -1,5 +1,5 @@
-"""Groups that a program made by hand: torch does not say their ranks, so each member tells its own
-place only."""
+"""Groups that a program made by hand: torch does not tell their ranks, so each member reports only
+its own place."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Key = tuple[int, str]
 
 
 class Places:
-    """Who is where in each. Processes that call a group alike and fill all its places, each one
-    once, are taken for its members, which is a guess (the group's name says so)."""
+    """Members by place of each hand-made group. Processes that name a group alike and fill each
+    place once are taken for its members, which is a guess (the group's name says so)."""
 
     def __init__(self, groups: dict[Key, GroupDef]) -> None:
         self._groups = groups  # those whose members are known
         self._members: dict[Key, dict[int, tuple[Process, int]]] = {}
-        """Its place -> (process, the id that it has given the group)."""
+        """Group key -> place in the group -> (process, id that the process has given the group)."""
         self._torn: set[Key] = set()
 
     def forget(self, epochs: Collection[int]) -> None:
@@ -33,9 +33,9 @@ class Places:
             self._torn.discard(key)
 
     def take(self, process: Process, group: GroupDef, values: Mapping[str, Any]) -> GroupDef:
-        """Give all members so far their definition, and return this one's: with the ranks of all
-        once each place has its process. Before, and where two say the same place, it is without
-        ranks and has a key of its own: it is matched with nobody."""
+        """Give all members so far their definition, and return this process's: with the ranks of
+        all members once each place is taken. Before that, and if two claim the same place, the
+        definition has no ranks and a key of its own, so it matches no other process's."""
         key = group.epoch, group.key
         place, size, number = (fields.integer(values, name, 0) for name in ("place", "size", "id"))
         members = self._members.get(key, {})

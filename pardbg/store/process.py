@@ -1,4 +1,4 @@
-"""One process: its records in columns, its own ids, its losses and its clock."""
+"""A process of the run: its records in columns, its own ids, its losses and its clock."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ _LOOKS_NS: Final = 2 * wire.BEAT_NS
 
 
 class Process:
-    """What came from one process (``epoch.host.pid``)."""
+    """Records and definitions received from one process (``epoch.host.pid``)."""
 
     missed_before = 0
-    """Records before the first one that came: a viewer that joined late."""
+    """Number of records before the first received one: a viewer that joined late."""
     _action_ns: int | None = None
-    """End of its newest action."""
+    """End of the process's newest action."""
     before: Process | None = None
-    """It under the number that it had up to its record ``since`` (`again`)."""
+    """The same process under the number that it had up to its record ``since`` (`again`)."""
     since = 0
     launches = False
-    """It is no rank, whatever its environment says: it has defined nothing, and started one."""
+    """Whether it is a launcher, whatever its environment says: no definitions, started a rank."""
     by_port = False
-    """Its job is known by the port at which its ranks meet (pardbg.store.lives)."""
+    """Whether the process's job is identified by its ranks' port (pardbg.store.lives)."""
 
     def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
         self.in_life = False
-        """``epoch`` is the number of its life in the run (pardbg.store.lives)."""
+        """Whether ``epoch`` is the number of the process's life in the run (pardbg.store.lives)."""
         self.rank: int | None = None
         self.world_size: int | None = None
         self.facts: dict[str, Any] = {}
@@ -71,37 +71,37 @@ class Process:
         self.groups: dict[int, GroupDef] = {}
         self.model: ModelDef | None = None
         self.stages: dict[int, int] = {}
-        """stage -> bytes of its parameters."""
+        """stage -> bytes of the stage's parameters."""
         self.unrecorded: tuple[tuple[int, int], ...] = ()
-        """(from, to) ns by its own clock, to = 0 where it lasts: ops were not recorded."""
+        """(from, to) ns by the process's own clock without recorded ops; to = 0 where it lasts."""
         self.clocks = Clocks()
         self.started_ns: int | None = None
         """Start by the hub's clock: the PROCESS definition's, else the first record's."""
         self.newest_ns: int | None = None
         self.ends: list[tuple[int, str]] = []
-        """(t_ns, reason), as told by the hub."""
+        """(t_ns, reason) of the process's ends, as the hub reported them."""
         self.threads: list[str] = []
-        """Threads, but the main one, that issue ops."""
+        """Names of threads other than the main one that issue ops."""
         self.leaving_ns: int | None = None
-        """When its main thread ended: what comes after is its exit."""
+        """Time at which the main thread ended; later activity is the interpreter's exit."""
         self.exit_code: int | None = None
-        """As subprocess gives it (-9: SIGKILL), where the hub saw it."""
+        """Exit code as subprocess gives it (-9: SIGKILL), if the hub saw the exit."""
         self.errors: list[tuple[int, str, str]] = []
         """(t_ns, hook, text): hooks that failed and were disabled."""
         self.failures: list[Failure] = []
-        """Exceptions that nobody caught."""
+        """Exceptions that no code caught."""
         self.failed_requests: list[FailedRequest] = []
         self.tensors: dict[TensorDef, None] = {}
         self.kept: dict[TensorKey, Kept] = {}
-        """Elements of some of them."""
+        """Elements of some of the captured tensors."""
         self.definition_bytes = 0
-        """What its definitions take in memory."""
+        """Bytes of memory that the process's definitions take."""
         self.unknown = self.malformed = 0
         self.num_records = 0
         self.first_ns: int | None = None
-        """Begin of its first record."""
+        """Begin of the process's first record."""
         self._groups_used: set[int] = set()
-        """Ids of groups that ops were issued on."""
+        """Ids of groups on which the process issued ops."""
         self.memory_evicted: dict[tuple[int, int], tuple[int, int, int]] = {}
         """(name, stage) -> (t1, a, b) of the newest MEMORY row that was evicted."""
         self._next: int | None = None
@@ -110,17 +110,18 @@ class Process:
         self._pending_bytes = self._pending_received = 0
         self.device_times = DeviceTimes()
         self._pending_offsets: list[tuple[int, int]] = []
-        """(pending records before a new offset was told, the one that holds for them)"""
+        """(number of pending records before a new offset, the offset that holds for them)"""
         self._limit, self._keep_ns = limit, keep_ns
         self.shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
         self._tables: dict[str, Table] = {}
-        """Those that have had rows: of ten thousand processes most have few."""
+        """Tables that have had rows: with ten thousand processes most have few."""
         self.put_by = PutBy()
         self._totals: dict[str, Totals] = {}
 
     def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
-        """Take what its PROCESS definition says; what each fact takes in memory comes before it is
-        kept. If its environment had another rank than its first group, it is in no life (yet)."""
+        """Take the facts of a PROCESS definition; yield each fact's bytes of memory before keeping
+        it. A process whose environment names another rank than its first group is in no life
+        (yet)."""
         start = fields.integer_or_none(values, "start_ns")
         if start is not None and self.facts.get("start_ns", start) != start:
             self.new_ring()
@@ -154,7 +155,7 @@ class Process:
 
     @property
     def is_bare(self) -> bool:
-        """Return whether it has defined nothing as a rank does."""
+        """Return whether the process has defined nothing that a rank defines."""
         return not (self.groups or self.ops) and all(map(fields.of_nobody, self.names.values()))
 
     def table(self, name: str) -> Table:
@@ -169,7 +170,7 @@ class Process:
         return self._totals.get(name, _NO_TOTALS[name])
 
     def keep(self, rows: int) -> None:
-        """Of each kind, from now on."""
+        """Limit each kind's table to so many rows from now on."""
         self._limit = rows
         for name, table in self._tables.items():
             table.limit = self._kept(name)
@@ -179,7 +180,7 @@ class Process:
 
     @property
     def last_ns(self) -> int | None:
-        """Return the newest time known of it: of a record, or of what failed after that."""
+        """Return the newest known time of the process: of a record, or of a later failure."""
         failures = (one.t_ns for one in self.failures[-1:])
         requests = (one.t_ns for one in self.failed_requests[-1:])
         return max((*failures, *requests, self.newest_ns or 0)) or None
@@ -193,11 +194,11 @@ class Process:
 
     @property
     def next_index(self) -> int:
-        """Return the index of the record that is to come next."""
+        """Return the index of the next expected record."""
         return self._next or 0
 
     def ids(self, name: str) -> list[int]:
-        """Return the ids of a name; mostly there is one."""
+        """Return the ids of a name; mostly a single id."""
         if self._ids is None:
             self._ids = {}
             for name_id, known in self.names.items():
@@ -217,12 +218,12 @@ class Process:
         return self._gaps[at - 1][1] if at else 0
 
     def horizon_ns(self, state: Mapping[str, Any] | None) -> int | None:
-        """Return the time up to which its records are complete here (hub's clock); None: not known.
-
-        Either all that its ring held when the hub looked has come (``state``, which names what ran
-        then), or what has come is all up to its newest record: of a rank that runs actions up to
-        its newest action, since the next one may be under way. What its device came to is known up
-        to its agent's last look but one, at the heartbeat before: a device that stands is followed.
+        """Return the time up to which the process's records are complete here (hub's clock); None:
+        not known. Either all records that its ring held when the hub looked have come (``state``
+        names what ran then), or they are complete up to its newest record: for a rank that runs
+        actions up to its newest action, since the next one may be under way. Work on its device is
+        known up to its agent's last look but one, at the heartbeat before: a device that stalls is
+        followed.
         """
         horizon = self._action_ns or self.newest_ns or self.started_ns
         head = fields.integer_or_none(state or {}, "head")
@@ -237,7 +238,7 @@ class Process:
         return min(horizon, reached + self.offset_ns)
 
     def unrecorded_since(self, t_ns: int, now_ns: int) -> bool:
-        """Return whether ops between the two may be missing: lower level, or a failed hook."""
+        """Return whether ops of that time span may be missing: lower level, or a failed hook."""
         shift = self.offset_ns
         return any(
             begin + shift <= now_ns and (not end or end + shift >= t_ns)
@@ -246,30 +247,30 @@ class Process:
 
     @property
     def offset_ns(self) -> int:
-        """Return the newest offset: its clock plus this is the hub's clock."""
+        """Return the newest offset: the process's clock plus the offset is the hub's clock."""
         return self.clocks.newest.offset_ns
 
     @property
     def clock_error_ns(self) -> int | None:
-        """Give or take this; None: not known."""
+        """Error bound of the offset, ns; None: not known."""
         return self.clocks.newest.error_ns
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """Return (when it was known, records lost so far)."""
+        """Return (time at which a gap was noticed, records lost so far) of each gap."""
         return tuple(self._gaps)
 
     @property
     def undefined_groups(self) -> frozenset[int]:
-        """Ids of groups that it issued ops on and whose definition never came: of such a process
-        nobody can say what it did not issue."""
+        """Ids of groups on which the process issued ops and whose definition never came: the ops
+        that such a process did not issue cannot be known."""
         return frozenset(self._groups_used - self.groups.keys() - {wire.NO_GROUP})
 
     # ------------------------------------------------------------------ writing
 
     def again(self, since: int, t_ns: int) -> Process:
-        """Return the process from its record ``since`` on: a rank of another number, from ``t_ns``.
-        This one, which ends there, gets another name."""
+        """Return the process from its record ``since`` on, as another rank number from ``t_ns`` on.
+        This process ends there and gets another name."""
         new = Process(self.proc, self._limit, self._keep_ns)
         new.names, new.ops, new.facts = self.names, self.ops, dict(self.facts)
         new.groups = {i: g for i, g in self.groups.items() if g.backend == wire.CALLS}
@@ -282,7 +283,7 @@ class Process:
         return new
 
     def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:
-        """Take a batch; False where all of it had come before."""
+        """Take a batch of records; return False if all of it had come before."""
         if self.before is not None and head.first < self.since:
             count = min(head.count, self.since - head.first)
             part = payload[: wire.FRAME.size + count * RECORD_BYTES]
@@ -306,11 +307,11 @@ class Process:
         return True
 
     def settle(self) -> None:
-        """Take what has come."""
+        """Check and keep all records received so far."""
         take((self,))
 
     def came(self) -> Came | None:
-        """Return what came since the last call."""
+        """Return the data received since the last call."""
         if not self._pending and self.ends:
             ops = self.device_times.give_up()  # launched, and not reached
             if ops is not None:
@@ -326,7 +327,7 @@ class Process:
         return found
 
     def saw(self, came: Came, seen: Seen) -> None:
-        """Note what was in it."""
+        """Note the summary of received data."""
         self.malformed += seen.malformed
         self.unknown += seen.unknown
         self.num_records += seen.number
@@ -344,8 +345,8 @@ class Process:
             self.started_ns = first
 
     def set_clock(self, reading: Reading) -> bool:
-        """Set the offset for what comes from now on; the first one also for what has come: then
-        return True, times have moved."""
+        """Set the offset for records from now on. The first one also shifts the earlier records:
+        then return True, times have moved."""
         if not self.clocks:
             self.settle()
         elif self._pending:  # of many ranks one is told some offset all the time
@@ -357,7 +358,7 @@ class Process:
         return moved
 
     def _shift(self, by_ns: int) -> None:
-        """Shift what came before the clock was known: it is on the process's own clock."""
+        """Shift the times of records from before the offset was known to the hub's clock."""
         for name in TABLE_NAMES:
             self.table(name).shift(by_ns)
         for name in ("first_ns", "started_ns", "newest_ns", "_action_ns", "leaving_ns"):
@@ -368,7 +369,7 @@ class Process:
         self.errors = [(t_ns + by_ns, *rest) for t_ns, *rest in self.errors]  # type: ignore[misc]
 
     def new_ring(self) -> None:
-        """Start record indices over: the process attached again."""
+        """Count record indices from 0 again: the process attached again."""
         self.settle()
         self._next, self.before, self.since = None, None, 0
 
@@ -392,7 +393,7 @@ class Process:
         return table
 
     def added(self, name: str) -> None:
-        """Keep up with a table's new rows; the oldest may go."""
+        """Update a table's sums for its new rows; the oldest rows may be evicted."""
         table, totals = self._tables[name], self._totals.get(name)
         if totals is not None:
             totals.keep_up()
@@ -421,13 +422,13 @@ def _sums(name: str, table: Table) -> Totals:
 
 
 _NOTHING: Final = {name: _table(name) for name in TABLE_NAMES}
-"""What a process has of a kind of which nothing came."""
+"""Empty tables, for kinds of which a process has no record."""
 _COUNTED: Final = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART, SUMMED)
 _NO_TOTALS: Final = {name: _sums(name, _NOTHING[name]) for name in _COUNTED}
 
 
 def _parse(proc: str) -> tuple[int, str, int]:
-    """``epoch.host.pid``; a host may contain dots."""
+    """Parse ``epoch.host.pid``; a host may contain dots."""
     epoch, _, rest = proc.partition(".")
     host, _, pid = rest.rpartition(".")
     return whole(epoch, 10**9 - 1) or 0, host or rest, whole(pid, 10**11 - 1) or 0

@@ -1,4 +1,4 @@
-"""Where the store's messages come from: a live hub or a session file, behind one seam."""
+"""Sources of the store's messages: a live hub or a session file, behind one interface."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One recorded or streamed message, exactly as it travelled."""
+    """A recorded or streamed message, with the bytes as sent."""
 
     key: bytes
     """``wire.Key`` byte and process id."""
     payload: bytes
     """FRAME + records, or one msgpack map."""
     received_ns: int
-    """Hub clock (monotonic ns) when the hub had it."""
+    """Hub clock (monotonic ns) at which the hub received the message."""
 
 
 class Source(Protocol):
-    """Feeds a store. Called from the feeding thread only; never from the UI's."""
+    """A source that feeds a store. Called from the feeding thread only; never from the UI's."""
 
     @property
     def live(self) -> bool:
@@ -27,12 +27,12 @@ class Source(Protocol):
         ...
 
     def poll(self, timeout_ms: int) -> list[Message]:
-        """Messages that have come, oldest first; empty after ``timeout_ms`` or at the end."""
+        """Return the messages received, oldest first; empty after ``timeout_ms`` or at the end."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing more will come."""
+        """Return whether no more messages will come."""
         ...
 
     def close(self) -> None: ...

@@ -26,14 +26,14 @@ from pardbg_agent import wire
 _MAX_PLANS: Final = 1024
 DEFINITIONS: Final = "definitions"
 _MAX_DEFINITION_BYTES: Final = 512 << 20
-"""In memory, of all definitions that are kept. Elements of tensors come up to half of it."""
+"""Bytes of memory for all kept definitions. Elements of tensors may take half of it."""
 _MAX_FACTS: Final = 64
 _NAME_BYTES, _OP_BYTES = 200, 400
 _RANKED: Final = 64  # times whose ranks are kept, about
 MAX_BEHIND_NS: Final = 3_000_000_000
-"""Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
+"""Maximum age of a live run's horizon: a rank whose agent gets no GIL must not freeze the view."""
 PART: Final = "part"
-"""CONTROL event at the begin of a recording's further parts, and NOTE of which this is."""
+"""CONTROL event at the begin of a recording's later part files, and NOTE with the part's number."""
 NEXT_PART: Final = "next_part"
 """Key of the NOTE at a part's end: the file in which the recording goes on."""
 NOTE_TRUNCATED: Final = "session.truncated"
@@ -41,15 +41,15 @@ NOTE_TRUNCATED: Final = "session.truncated"
 
 
 class Store:
-    """Everything known of one run."""
+    """The state of one run: processes, definitions, histories."""
 
     _horizon_ns = 0
-    """The newest one given: it never goes back."""
+    """The newest horizon returned, ns: the horizon never goes back."""
     _ranked: tuple[int, dict[int | None, dict[int, Process]]] = (-1, {})
-    """A revision and, by time, its ranks' processes."""
+    """A revision and, by time, the ranks' processes as of it."""
     _may_forget = True
     truncated = False
-    """The session file ends without its summary."""
+    """Whether the session file ends without its summary."""
     reference: Store | None = None  # of the run that this one is to compute the same as
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
@@ -60,14 +60,14 @@ class Store:
         self.procs: dict[str, Process] = {}
         self._shelves = Shelves(SHELF if self.limits.rows_per_kind is not None else 1)
         self.part: lives.Part | None = None
-        """The life or role that is looked at; None: the newest life."""
+        """The life or role that is shown; None: the newest life."""
         self._parts: tuple[int, tuple[lives.Part, ...]] = (-1, ())
-        """Revision, and the parts as of it."""
+        """A revision, and the run's lives and roles as of it."""
         self._starts = lives.Starts()
         self.past = lives.Past()
-        """Lives that ended and whose detail is forgotten."""
+        """Summary of lives that ended and whose detail is forgotten."""
         self.refused: Counter[str] = Counter()
-        """What was left out because a limit was reached -> how often."""
+        """Kind of data that was left out because a limit was reached -> how often."""
         self.groups: dict[tuple[int, str], definitions.GroupDef] = {}
         """(epoch, key) -> group."""
         self._places = Places(self.groups)
@@ -115,7 +115,7 @@ class Store:
     # ------------------------------------------------------------------ writing
 
     def apply(self, message: Message) -> None:
-        """Take one message. Odd ones are counted, never raised."""
+        """Take one message. Malformed ones are counted; they never raise."""
         try:
             kind, proc = split_key(message.key)
             if (handler := self._apply.get(kind)) is None:
@@ -133,7 +133,7 @@ class Store:
             self.apply(message)
 
     def settle(self) -> None:
-        """Take everything received; reading functions call it first."""
+        """Take in all received records; reading functions call this first."""
         for _ in range(2):  # at last what its device will not come to, of a process that has ended
             take(self.procs.values())
 
@@ -141,8 +141,8 @@ class Store:
 
     @property
     def begin_ns(self) -> int:
-        """Start of the run by the hub's clock: the RUN definition's, else the first seen. Of a
-        recording's later part: where that begins."""
+        """Start of the run by the hub's clock: the RUN definition's, else the first time seen. For
+        a later part of a recording, the begin of that part."""
         known = [p.started_ns for p in self.procs.values() if p.started_ns is not None]
         run = fields.integer_or_none(self.run, "t_ns")
         if run is not None:
@@ -154,7 +154,7 @@ class Store:
 
     @property
     def end_ns(self) -> int:
-        """Return the newest time known, of a part that is looked at: its end."""
+        """Return the newest known time of the run; the end of the shown part if one was chosen."""
         self.settle()
         if self.part is not None:
             return lives.end_of(self.of_part())
@@ -166,8 +166,7 @@ class Store:
     @property
     def horizon_ns(self) -> int:
         """Return the time of a live run up to which the records of all ranks are complete here.
-
-        Ranks that have ended are complete; one that is MAX_BEHIND_NS behind counts no more.
+        Ranks that have ended are complete; a rank more than MAX_BEHIND_NS behind is ignored.
         """
         end = self.end_ns
         if not self.live or self.part is not None:
@@ -182,10 +181,9 @@ class Store:
         return self._horizon_ns
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
-        """Return rank -> the process that is (or last was) it at ``t_ns``, of the life or role that
-        is looked at: the newest life started, with ranks of the one before that are still to come.
-
-        A rank that had not started yet is shown as the process it will be.
+        """Return rank -> its process at ``t_ns`` (or its last one), of the shown life or role: the
+        newest life started, with ranks of the life before for those that are still to start. A rank
+        that had not started yet is shown as the process that will be it.
         """
         if self._ranked[0] != self.revision or len(self._ranked[1]) > _RANKED:
             self.settle()
@@ -196,18 +194,18 @@ class Store:
         return dict(known[t_ns])
 
     def parts(self) -> tuple[lives.Part, ...]:
-        """Return the lives and roles of the run; empty where it is one life of one role."""
+        """Return the lives and roles of the run; empty if the run is one life of one role."""
         if self._parts[0] != self.revision:
             self.settle()
             self._parts = self.revision, lives.parts(self.procs, self.past)
         return self._parts[1]
 
     def of_part(self) -> list[Process]:
-        """Return the processes of the part that is looked at; all where none was chosen."""
+        """Return the processes of the shown life or role; all processes if none was chosen."""
         return [p for p in self.procs.values() if self.part is None or p.proc in self.part.procs]
 
     def look_at(self, number: int | None) -> bool:
-        """Look at part ``number`` from here on; None: at the newest life. False: it is not."""
+        """Show part ``number`` from here on; None: the newest life. False: no such part."""
         found = next((part for part in self.parts() if part.number == number), None)
         if number is not None and (found is None or not found.procs):
             return False  # or of a life whose detail is forgotten
@@ -247,7 +245,7 @@ class Store:
         return process
 
     def _forget(self) -> bool:
-        """Forget the life that ended first, but for its end. False: none until the next end."""
+        """Forget the life that ended first, but for its end. False: there is none for now."""
         gone = lives.oldest_ended(self.procs) if self._may_forget else []
         self._may_forget = bool(gone)
         if not gone:
@@ -278,8 +276,8 @@ class Store:
         return process.accept(head, message.payload, message.received_ns)
 
     def _hub_map(self, message: Message, history: History) -> tuple[int, dict[str, Any]] | None:
-        """(time, map) of a message of the hub's own, None where it had come before. Of a STATE what
-        comes before its ranks: its history decodes the rest."""
+        """Return (time, map) of a hub's message; None if the message had come before. Of a STATE
+        the map has only the fields before the ranks: its history decodes the rest."""
         of_states = history is self.states
         values = leading(message.payload, "hub") if of_states else decode_map(message.payload)
         t_ns = fields.integer(values, "t_ns", message.received_ns)
@@ -365,7 +363,7 @@ class Store:
             self.notes[key] = value
 
     def _keep(self, process: Process | None, num_bytes: int) -> None:
-        """Count what a definition takes. Raises Full."""
+        """Count the bytes that a definition takes. Raises Full if there is no room."""
         while self._definition_bytes + num_bytes > _MAX_DEFINITION_BYTES:
             if not self._forget():
                 raise Full(DEFINITIONS)
@@ -404,7 +402,7 @@ class Store:
         self._starts.enter(process)
 
     def _launches(self, process: Process, launches: bool) -> None:
-        """A process that has defined nothing yet started a rank; or it acts as a rank itself."""
+        """Note that a process without definitions started a rank, or acts as a rank itself."""
         if process.launches == launches or (launches and not process.is_bare):
             return
         rank, process.launches = process.rank, launches

@@ -16,33 +16,33 @@ from pardbg.events.fields import MAX_PROCS
 from pardbg_agent import wire
 
 FEW: Final = 32
-"""Processes of a live run that each keep all they may."""
+"""Number of processes of a live run up to which each may keep its full number of rows."""
 LEAST_ROWS: Final = 4096
 MANY, MANY_ROWS, STEPS = 512, 320, 32
-"""Beyond so many processes each keeps so many rows of a kind, but those of the newest STEPS, which
-findings are made of, up to LEAST_ROWS."""
+"""Beyond MANY processes each keeps MANY_ROWS rows of a kind, except that rows of the newest STEPS
+steps, from which findings are made, are kept up to LEAST_ROWS."""
 STEP_ROWS: Final = {"step": 1024, "memory": 640, "metric": 1024}
-"""Rows that are kept in any case of kinds with few a step: a leak shows over hundreds of steps."""
+"""Rows always kept of kinds with few records a step: a leak shows over hundreds of steps."""
 KEEP_NS: Final = 900_000_000_000
-"""A quarter of an hour: within it a live viewer fills up, whatever the pace of the job."""
+"""15 minutes in ns: the age up to which a live viewer keeps rows, whatever the job's pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a store keeps. What goes beyond is dropped oldest first and counted."""
+    """Limits to the data in a store. Beyond them the oldest data is dropped and counted."""
 
     rows_per_kind: int | None
     """Records per process and kind, of few processes: see ``rows``."""
     records: int
-    """Records in all; later ones are refused and counted in ``Store.over_limit``."""
+    """Maximum number of records; later ones are refused and counted in ``Store.over_limit``."""
     output_lines: int
     states: int
     controls: int
     processes: int = MAX_PROCS
     """Beyond so many, lives that have ended are forgotten, oldest first."""
     keep_ns: int | None = None
-    """What is older goes before that, but for LEAST_ROWS of a kind (of lines, states and control
-    events: a fifth); None: nothing is too old."""
+    """Age beyond which rows are dropped, except LEAST_ROWS of a kind (of lines, states and control
+    events: a fifth); None: no limit of age."""
 
     @staticmethod
     def live() -> Limits:
@@ -52,8 +52,8 @@ class Limits:
         return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000, 2048, KEEP_NS)
 
     def rows(self, num_processes: int) -> int | None:
-        """Return records per kind that each of so many processes keeps: beyond FEW half as many
-        whenever they are twice as many, but LEAST_ROWS; beyond MANY see there."""
+        """Return the records per kind that each of so many processes keeps: beyond FEW half as many
+        for twice the processes, but at least LEAST_ROWS; beyond MANY see there."""
         if self.rows_per_kind is None:
             return None
         if num_processes > MANY:
@@ -73,18 +73,18 @@ COLUMNS: Final = tuple(
     field for field in wire.RECORD_FIELDS if field[0] not in ("kind", "lane", "mark")
 )
 _MIN_ROWS: Final = 32
-"""A thousand ranks have some twenty tables each, most of them short."""
+"""Rows of a new table: a thousand ranks have some twenty tables each, most of them short."""
 _LAST_STEP: Final = 0xFFFFFFFF
 _BLOCKS: Final = {code: [n for n, of in COLUMNS if of == code] for _, code in COLUMNS}
 _PLACES: Final = {
     name: (block, row)
     for block, names in enumerate(_BLOCKS.values()) for row, name in enumerate(names)
 }  # fmt: skip
-"""Column -> its block, and its row there."""
+"""Column -> its block, and its row in the block."""
 Blocks = list[Array]
-"""Columns, those of a type in one block (columns x rows)."""
+"""Columns, with those of one type in one block (columns x rows)."""
 SHELF: Final = 64
-"""Processes of a live run whose rows lie side by side."""
+"""Number of processes of a live run whose rows share one shelf, side by side."""
 
 
 def _empty(*shape: int) -> Blocks:
@@ -111,16 +111,16 @@ def _column(blocks: Blocks, name: str) -> Array:
 
 
 class Shelf:
-    """Rows of one kind of some processes, side by side (columns x processes x rows): of a thousand
-    ranks with a few rows more each, numpy's calls are what takes long."""
+    """Rows of one kind of some processes, side by side (columns x processes x rows): for a thousand
+    ranks with a few new rows each, the numpy calls would take most of the time."""
 
     def __init__(self) -> None:
         self.blocks = _empty(1, 0)
         self.tables: list[Table] = []
-        """By place."""
+        """Tables by their place on the shelf."""
 
     def add(self, table: Table) -> int:
-        """Take one more; return its place."""
+        """Add a table; return its place."""
         _, width, room = self.blocks[0].shape
         if len(self.tables) == width:
             self._lay_out(2 * width, room)
@@ -128,7 +128,7 @@ class Shelf:
         return len(self.tables) - 1
 
     def reserve(self, tables: Sequence[Table], counts: Sequence[int]) -> None:
-        """Make room for so many more rows of each of these tables."""
+        """Make room for so many more rows in each of these tables."""
         _, width, room = self.blocks[0].shape
         pairs = [*zip(tables, counts, strict=True)]
         wanted = max(len(table) + count for table, count in pairs)
@@ -142,7 +142,7 @@ class Shelf:
         self._move(before, self.tables)
 
     def _move(self, blocks: Blocks, tables: Sequence[Table]) -> None:
-        """Move the rows of tables from these blocks to the begin of their places here."""
+        """Move the rows of tables from these blocks to the start of their places here."""
         for part in beside(tables, [(0, len(table)) for table in tables]):
             for block, before in zip(self.blocks, blocks, strict=True):
                 rows = before[:, part.places, part.rows]
@@ -152,7 +152,7 @@ class Shelf:
 
 
 class Shelves:
-    """Where the tables of processes stand: a shelf a kind, of ``width`` processes at most."""
+    """Shelves for the processes' tables: one per kind, of at most ``width`` processes."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -160,7 +160,7 @@ class Shelves:
         self._newest: defaultdict[str, Shelf] = defaultdict(Shelf)
 
     def of_next(self) -> defaultdict[str, Shelf]:
-        """Return those of the process that comes next."""
+        """Return the shelves for the next process."""
         if self._processes % self._width == 0:
             self._newest = defaultdict(Shelf)
         self._processes += 1
@@ -185,7 +185,7 @@ class Table:
         self.shelf = shelf or Shelf()
         self.place = self.shelf.add(self)
         self.begin = self.end = 0
-        """Of its rows, in its place on the shelf."""
+        """First row of the table in its place on the shelf."""
         self.base = 0
         """Rows evicted so far; row i of the table is the run's row base + i."""
         self.rewritten_from: int | None = None
@@ -194,13 +194,13 @@ class Table:
         self.longest_ns = 0
         """Longest t1 - t0 of any row, for overlap searches."""
         self._newest_ns = self._last_step = 0
-        """Of the last row."""
+        """``when`` of the last row, ns."""
 
     def __len__(self) -> int:
         return self.end - self.begin
 
     def col(self, name: str) -> Array:
-        """Return one column, oldest row first. Do not write to it."""
+        """Return one column, oldest row first. Callers must not write to it."""
         block, row = _PLACES[name]
         return self.shelf.blocks[block][row, self.place, self.begin : self.end]
 
@@ -238,8 +238,8 @@ class Table:
         return np.bincount(near - first, minlength=last - first + 1)
 
     def took(self, count: int, when: Span, steps: Span, longest_ns: int, in_order: bool) -> None:
-        """Take note of new rows at the end, sorted by when, of which the first and the last are
-        so."""
+        """Take note of new rows at the end, sorted by ``when``, with the first and the last row's
+        values."""
         at = len(self)
         self.end += count
         self.longest_ns = max(self.longest_ns, longest_ns)
@@ -267,7 +267,7 @@ class Table:
         return at
 
     def shift(self, by_ns: int) -> None:
-        """Move all rows in time; their order stays."""
+        """Move all rows in time; their order does not change."""
         for name in ("t0_ns", "t1_ns"):
             self.col(name)[:] += by_ns
         self._newest_ns += by_ns
@@ -305,14 +305,14 @@ class Beside(NamedTuple):
     rows: slice
 
     def col(self, name: str) -> Array:
-        """Return one column, tables x rows. Do not write to it."""
+        """Return one column, tables x rows. Callers must not write to it."""
         block, row = _PLACES[name]
         return self.shelf.blocks[block][row, self.places, self.rows]
 
 
 def beside(tables: Sequence[Table], rows: Sequence[Span]) -> Iterator[Beside]:
-    """Return rows from .. to of each of these tables, in turn: at once where they lie side by side,
-    as those of ranks do that do the same."""
+    """Yield the span of rows of each of these tables, in turn: several tables at once if their rows
+    lie side by side, as for ranks that do the same work."""
     pairs = enumerate(zip(tables, rows, strict=True))
     keys = [(id(t.shelf), t.place - at, t.begin + lo, t.begin + hi) for at, (t, (lo, hi)) in pairs]
     for (*_, begin, end), group in itertools.groupby(range(len(keys)), keys.__getitem__):
@@ -322,8 +322,8 @@ def beside(tables: Sequence[Table], rows: Sequence[Span]) -> Iterator[Beside]:
 
 
 def append(tables: Sequence[Table], counts: Sequence[int], new: Blocks) -> None:
-    """Take records of one kind, already on the hub's clock, in any order: so many of each of these
-    tables of one shelf, in turn."""
+    """Add records of one kind, already on the hub's clock, in any order: ``counts`` of each of
+    these tables of one shelf, in turn."""
     numbers = np.array(counts)
     begins = np.cumsum(numbers) - numbers
     who = np.repeat(np.arange(len(tables)), numbers)

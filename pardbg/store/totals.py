@@ -19,7 +19,7 @@ _NAME_MASK: Final = (1 << 18) - 1
 
 @dataclass(frozen=True, slots=True)
 class OpKey:
-    """What ops are summed over, in one process's own ids."""
+    """Key under which ops are summed, in one process's own ids."""
 
     name_id: int
     group_id: int
@@ -28,7 +28,7 @@ class OpKey:
 
 
 OTHER: Final = OpKey(-1, -1, -1, False)
-"""Nobody's key: ops of more kinds than are told apart, so that none counts under another's name."""
+"""Key for ops of further kinds than are counted apart, so that none counts under another's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Totals:
     def __init__(self, table: Table, *, sums: bool = False, sent: bool = False) -> None:
         self._table = table
         self._sums = sums
-        """The rows are sums themselves: seq says of how many ops, a their bytes."""
+        """Whether rows are sums themselves: seq is the number of ops, a their bytes."""
         self._of_a = sums or sent
-        """Bytes are what was sent, column a; else the larger of a and b."""
+        """Whether the bytes are those sent, column a; else the larger of a and b."""
         self._codes: dict[int, int] = {}
         self._keys: list[OpKey] = []
         self._marks: list[_Mark] = [_Mark(0, np.zeros(0, np.int64), np.zeros(0, np.int64))]
@@ -77,8 +77,8 @@ class Totals:
         return [(self._keys[i], int(n), int(mark.sizes[i])) for i, n in enumerate(mark.counts) if n]
 
     def keep_up(self) -> None:
-        """Mark what has come, but for the newest rows, which late ones may still move: else who
-        looks at a late moment first has to count the run up to there."""
+        """Mark sums up to the newest rows, which late records may still move: without marks, the
+        first look at a late moment would have to count the run up to there."""
         rows = self._table.base + len(self._table)
         if self._marks[-1].row + 2 * _EVERY > rows:
             return
@@ -88,7 +88,7 @@ class Totals:
             self._marks.append(self._advance(mark, mark.row + _EVERY))
 
     def before_evicting(self, count: int) -> None:
-        """Keep the sums of rows that are about to go."""
+        """Keep the sums of rows that are about to be evicted."""
         self._forget_rewritten()
         row = self._table.base + count
         mark = self._advance(self._mark_before(row), row)
