@@ -1,1 +1,1 @@
-"""Bytes from outside, checked and turned into columns and maps. Nothing here trusts its input."""
+"""Decoding of untrusted bytes from outside: checked and turned into columns and maps."""

@@ -1,5 +1,5 @@
-"""What a viewer asks of the hub and what the hub answers: one frozen class per CTRL message, read
-by ``pardbg_agent.ctrl.codec``. Keys, the console and ``pardbg ctl`` ask through a ``ControlPort``.
+"""Requests of viewers and the hub's answers: one frozen class per CTRL message, read by
+``pardbg_agent.ctrl.codec``. Keys, the console and ``pardbg ctl`` ask through a ``ControlPort``.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ from pardbg_agent.ctrl.codec import Line, Message, Word, encode
 
 @dataclass(frozen=True, slots=True)
 class Join(Message, tag="join"):
-    """Send what this viewer missed as two-frame messages [key, payload], then a Reply."""
+    """Request for the messages that this viewer missed, as [key, payload], followed by a Reply."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Take(Message, tag="take"):
-    """Take control over from the viewer that has it."""
+    """Request to take control over from the viewer that has it."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Message, tag="leave"):
-    """Give control up and let everything run on."""
+    """Request to give control up and let every rank run on."""
 
     id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a verb needs besides ranks."""
+    """Arguments of a verb, except its ranks."""
 
     expr: Line = ""
     """Condition, watch or expression."""
     number: int = 0
-    """Of a breakpoint."""
+    """Number of a breakpoint."""
     numbers: tuple[int, ...] = ()
-    """Breakpoints that ``delete`` deletes; none: all."""
+    """Numbers of the breakpoints that ``delete`` deletes; empty: all."""
     count: int = 1
-    """How often, or matches to skip."""
+    """Number of repetitions, or of matches to skip."""
     ns: int = 0
-    """Of ``delay``, in each step."""
+    """Time of ``delay`` in each step."""
     hold: bool = False
-    """Of a ``pause`` of some ranks: do not release them before a peer times out."""
+    """Whether a ``pause`` of some ranks holds them even when a peer is about to time out."""
     kind: Word = ""
-    """Of ``inspect``: pardbg_agent.control.evaluate.KINDS."""
+    """Kind of ``inspect``: one of pardbg_agent.control.evaluate.KINDS."""
     frame: int = 0
     every_frame: bool = False
     """Whether ``frame`` counts those of libraries, too."""
     level: Word = ""
     for_s: float = 0.0
-    """Of ``level``; 0: it stays."""
+    """Duration of a ``level``; 0: until it is set again."""
     reason: Line = ""
     text: Line = ""
     at_ns: int | None = None
-    """Of a bookmark; None: now."""
+    """Time of a bookmark; None: now."""
     confirm: bool = False
     """Whether ``kill`` is meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Message, tag="command"):
-    """A verb, with the rank set as the user wrote it."""
+    """Request for a verb, with the rank set as the user wrote it."""
 
     id: int
     verb: Verb
     ranks: Line | None = None
     args: Arguments = field(default_factory=Arguments)
     timeout_s: float = 0.0
-    """Answer after so long at the latest; the command itself continues."""
+    """Time within which the hub answers at the latest; the command itself continues."""
     keep: bool = False
-    """Of a script, which is a new process for each command: only the lease ends its control."""
+    """Whether a script asks, a new process for each command: only the lease ends its control."""
     lease_s: float = 0.0
 
 
@@ -117,7 +117,7 @@ class HubFacts(Message, tag="hub"):
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads stand in the same place."""
+    """Ranks whose main threads have equal stacks."""
 
     ranks: tuple[int, ...]
     frames: tuple[tuple[str, int, str], ...] = ()
@@ -128,13 +128,13 @@ class WhereFound(Message, tag="where"):
     """Answer to ``where``."""
 
     stacks: Mapping[int, tuple[Thread, ...]] = field(default_factory=dict)
-    """Rank -> its threads."""
+    """Rank -> the rank's threads."""
     source: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> ``agent``, ``py-spy``, or why there is no stack."""
+    """Rank -> source of its stack (``agent``, ``py-spy``), or why there is none."""
     tree: tuple[StackGroup, ...] = ()
     """Equal stacks merged, most ranks first."""
     locks: Mapping[int, tuple[Line, ...]] = field(default_factory=dict)
-    """Rank -> which thread waits for a lock that another is inside of."""
+    """Rank -> descriptions of threads that wait for a lock held by another thread."""
     issued: Mapping[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
     """Rank -> where its open asynchronous ops were issued."""
 
@@ -156,7 +156,7 @@ class Answers(Message, tag="answers"):
 
 @dataclass(frozen=True, slots=True)
 class LevelAsked(Message, tag="level_asked"):
-    """Answer to ``level``: how many ranks it was asked of."""
+    """Answer to ``level``: the number of ranks it was sent to."""
 
     level: Word
     asked: int
@@ -174,8 +174,8 @@ Answer = Joined | HubFacts | WhereFound | RankRows | Answers | LevelAsked | Mark
 
 @dataclass(frozen=True, slots=True)
 class Reply(Message, tag="reply"):
-    """The one answer to a request. A verb that changes something is answered with the very fact of
-    the CONTROL message ``n`` that records it."""
+    """The only answer to a request. A verb that changes something is answered with the same fact as
+    in the CONTROL message ``n`` that records it."""
 
     re: int = 0
     refusal: Refusal | None = None
@@ -189,7 +189,7 @@ class Reply(Message, tag="reply"):
 
     @property
     def usage(self) -> bool:
-        """Return whether the request itself makes no sense."""
+        """Return whether the request itself is not valid."""
         return self.refusal is not None and self.refusal.why in USAGE
 
     @property
@@ -206,7 +206,7 @@ FromHub = Reply | Ping
 
 
 class ControlPort(Protocol):
-    """What the TUI, the console and ``pardbg ctl`` need of a live hub."""
+    """Interface of a live hub for the TUI, the console and ``pardbg ctl``."""
 
     @property
     def name(self) -> str:

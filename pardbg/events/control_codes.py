@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Verb(str, Enum):
-    """What viewers ask for; ``control.language.manual`` says what each does."""
+    """A verb that viewers send; ``control.language.manual`` describes each."""
 
     PAUSE = "pause"
     CONTINUE = "continue"
@@ -49,7 +49,7 @@ class Mode(str, Enum):
 
 
 class Gone(str, Enum):
-    """How a process is known to be gone."""
+    """Evidence that a process is gone."""
 
     ENDED = "ended"
     GONE = "gone"
@@ -57,16 +57,16 @@ class Gone(str, Enum):
 
 
 class NotHeld(str, Enum):
-    """Why a rank is not held at its uncaught exception."""
+    """Reason for which a rank is not held at its uncaught exception."""
 
     OFF = "off"
     """Exceptions are not held in this run."""
     FOLLOWS = "follows"
-    """Another rank was let die before: this follows from it."""
+    """Another rank with an exception was not held before: this exception follows from that one."""
 
 
 class NodeChange(str, Enum):
-    """What became of a node."""
+    """A change of a node's state."""
 
     JOINED = "joined"
     LOST = "lost"
@@ -75,7 +75,7 @@ class NodeChange(str, Enum):
 
 
 class Why(str, Enum):
-    """Why a command is refused, or answered before it has ended."""
+    """Reason for which a command is refused, or answered before it has ended."""
 
     # by the control machine
     TAKEN = "taken"
@@ -85,23 +85,23 @@ class Why(str, Enum):
     NOTHING_HELD = "nothing_held"
     """``verb`` needs held ranks."""
     NOT_HELD = "not_held"
-    """``ranks`` are not."""
+    """``ranks`` are not held."""
     AT_EXCEPTION = "at_exception"
     """``ranks`` stopped at an exception: no step leads on."""
     IN_DEBUGGER = "in_debugger"
-    """A debugger has ``ranks``: its client moves them."""
+    """A debugger is attached to ``ranks``: its client moves them."""
     QUEUE_FULL = "queue_full"
     """``number`` commands wait for a cut."""
     MANY_BREAKPOINTS = "many_breakpoints"
-    """``number`` are set, the most that is possible."""
+    """``number`` breakpoints are set, the maximum."""
     NO_BREAKPOINT = "no_breakpoint"
-    """None has ``number``; ``numbers`` are set."""
+    """No breakpoint has ``number``; ``numbers`` are set."""
     NO_CUT_YET = "no_cut_yet"
-    """``ranks`` are not at a gate; what was asked goes on."""
+    """``ranks`` are not at a gate yet; the command continues."""
     NOT_TRUE_YET = "not_true_yet"
-    """``text`` (of an ``until``) was not true; it goes on."""
+    """``text`` (of an ``until``) did not become true in time; the command continues."""
     NO_CUT = "no_cut"
-    """``verb`` ended without one, by ``cause``."""
+    """``verb`` ended without a cut, because of ``cause``."""
     JOB_ENDED = "job_ended"
     """The job ended (before the condition of an ``until`` was true)."""
     # by the hub
@@ -109,20 +109,20 @@ class Why(str, Enum):
     """``text`` says what is wrong with the request."""
     BAD_LEVEL = "bad_level"
     VIEW_ONLY = "view_only"
-    """The viewer, or its key, may only watch."""
+    """The viewer, or its key, is not allowed to control."""
     UNCONFIRMED = "unconfirmed"
     """``kill`` needs confirmation."""
     REPEATED = "repeated"
     """Request ``number`` came again."""
     MANY_VIEWERS = "many_viewers"
-    """``number`` viewers are connected, the most that is possible."""
+    """``number`` viewers are connected, the maximum."""
     MALFORMED = "malformed"
     """The hub does not understand the request: another version."""
     # at the viewer's end
     RECORDING = "recording"
-    """There is no live run to control."""
+    """The viewer shows a recording, so no live run can be controlled."""
     NO_BOOKMARK = "no_bookmark"
-    """There is no hub to keep the bookmark."""
+    """No hub is connected to keep the bookmark."""
     SAY_YES = "say_yes"
     """``kill`` has to be confirmed by ``:kill yes``."""
     CLOSED = "closed"
@@ -136,4 +136,4 @@ class Why(str, Enum):
 
 USAGE: Final = (Why.INVALID, Why.BAD_LEVEL, Why.MALFORMED)
 
-"""The request itself makes no sense (a script ends with 2)."""
+"""Reasons for which the request itself is not valid (a script ends with 2)."""

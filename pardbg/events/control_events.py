@@ -1,7 +1,7 @@
 """CONTROL messages of the hub, which are recorded and which viewers draw: a fact, and the state.
 
-A message is one map: ``n``, ``t_ns``, ``by``, the ``TAG`` of its fact under ``event`` (empty: none,
-only the lease and timeouts are new), the fact's fields and, where there is one, the status's.
+A message is one map: ``n``, ``t_ns``, ``by``, the ``TAG`` of its fact under ``event`` (empty: only
+the lease and timeouts are new), the fact's fields and, if it has one, the status's.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ _FACTS: Final[dict[str, Any]] = {kind.TAG: kind for kind in Fact.__args__}
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Held or running, as acknowledged by the agents."""
+    """Held or running state of the run, as acknowledged by the agents."""
 
     mode: Mode
     controller: Line | None = None
     lease_ns: int | None = None
-    """Left of the lease; None: nobody has control."""
+    """Time left of the lease; None: no viewer has control."""
     why: tuple[Fact, ...] = ()
-    """Why ranks are held or what is being waited for, where it is not what was asked."""
+    """Reasons for which ranks are held or awaited, if it is not the requested verb itself."""
     held: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> what comes next there."""
+    """Rank -> the action or op that is next on the held rank."""
     pending: int = 0
-    """Ops issued and not complete."""
+    """Number of ops issued and not complete."""
     queued: int = 0
-    """Commands that wait for the cut."""
+    """Number of commands that wait for the cut."""
     waiting: Mapping[int, Waits] = field(default_factory=dict)
-    """Ranks that wait in an op for a rank that is held on purpose."""
+    """Ranks that wait in an op for a rank that a viewer holds."""
     timeout_ns: int | None = None
-    """Until the first of those ops may time out; None: no rank waits so."""
+    """Time until the first of those ops may time out; None: no rank waits in one."""
     breaks: tuple[Breakpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEvent:
-    """One CONTROL message."""
+    """Content of a CONTROL message."""
 
     fact: Fact | None = None
-    """None: only the status is new."""
+    """Fact of the message; None: only the status is new."""
     status: Status | None = None
     by: str = ""
-    """Viewer, or whoever has control."""
+    """Viewer that caused the event, or the one that has control."""
     n: int = 0
     t_ns: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """Return the map that travels."""
+        """Return the map that is sent."""
         tag = self.fact.TAG if self.fact is not None else ""
         plain: dict[str, Any] = {"n": self.n} if self.n else {}
         plain |= {"t_ns": self.t_ns, "event": tag, "by": self.by}
@@ -67,7 +67,7 @@ _HEAD: Final = tuple[str, int, int]
 
 
 def event_of(plain: Mapping[str, Any]) -> ControlEvent:
-    """Return a CONTROL message from its map. Raises Malformed, also for unknown events."""
+    """Decode the map of a CONTROL message. Raises Malformed, also for unknown events."""
     tag = plain.get("event")
     kind = _FACTS.get(tag) if isinstance(tag, str) else None
     if tag and kind is None:

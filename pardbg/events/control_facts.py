@@ -1,4 +1,4 @@
-"""What happens to control, as values: why ranks are held, what a verb did, why it is refused.
+"""Facts of control, as values: why ranks are held, what a verb did, why it is refused.
 ``pardbg.render.frame.control_words`` makes sentences of them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pardbg_agent.ctrl.codec import Line, Message, Word
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A rank waits in an op for one that is held on purpose."""
+    """A rank's wait in an op for a rank that a viewer holds."""
 
     rank: int
     op: OpenOp
@@ -29,19 +29,19 @@ class Breakpoint:
     number: int
     condition: Line = ""
     on: tuple[int, ...] | None = None
-    """Ranks; None: all, including those still to come."""
+    """Ranks of the breakpoint; None: all, including those still to come."""
     hits: int = 0
-    """Matches over all ranks."""
+    """Number of matches over all ranks."""
     ignore: int = 0
-    """Matches to skip on each rank."""
+    """Number of matches to skip on each rank."""
     once: bool = False
     enabled: bool = True
     kind: Word = ""
     """Kind of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
     by: Line = ""
-    """Viewer that set it; takes control on a hit if it is free."""
+    """Viewer that set the breakpoint; takes control on a hit if control is free."""
     keep: bool = False
-    """``by`` is a script, which does not stay."""
+    """Whether ``by`` is a script, which does not stay connected."""
     lease_ns: int = 0
 
 
@@ -51,54 +51,54 @@ class Asked(Message, tag="verb"):
 
     verb: Verb
     ranks: Line = ""
-    """The rank set as the user wrote it."""
+    """The rank set in the user's notation."""
     expr: Line = ""
     time: int = 1
-    """Of ``times``: ``tick x5``."""
+    """Number of the current repetition of ``times``: ``tick x5``."""
     times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a verb that moves ranks did, from what the agents reported before and after it."""
+    """Effect of a verb that moves ranks, from the agents' reports before and after it."""
 
     verb: Verb
     time: int = 1
     times: int = 1
     tick: int | None = None
-    """Number of the pipeline's tick, where the plan says it, and all that ran stands in it."""
+    """Number of the pipeline's tick, if a plan gives it and it contains every action that ran."""
     ran: Mapping[int, tuple[Word, ...]] = field(default_factory=dict)
     """Rank -> compute actions that ended."""
     waits: Mapping[int, Word] = field(default_factory=dict)
-    """Rank -> action of another rank that its next one needs."""
+    """Rank -> action of another rank that the rank's next action needs."""
     coming: Mapping[int, Word] = field(default_factory=dict)
-    """Rank -> what its next tick runs."""
+    """Rank -> actions of the rank's next tick."""
     passed: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> the gate that it passed, where no action ran."""
+    """Rank -> the gate that the rank passed, if it ran no action."""
     steps: tuple[int, int] | None = None
     """(first, last + 1) of the training steps that ended; for ``next``, or a tick without plan."""
     places: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> what it is held before."""
+    """Rank -> the action or op before which the rank is held."""
     moving: tuple[int, ...] = ()
-    """Ranks that are not held."""
+    """Ranks that still run."""
     many_stages: bool = False
-    """A rank has several stages, so an action's name says its stage."""
+    """Whether a rank has several stages, so that an action's name must contain its stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut(Message, tag="cut"):
-    """Every rank that is to be held is; the status says why, where nobody asked for it."""
+    """Every rank to be held is held; the status has the reason if no viewer asked for it."""
 
     outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunsOn(Message, tag="running"):
-    """All ranks run on: ``continue``, or no rank is left to hold."""
+    """All ranks run on: after ``continue``, or because no held rank is left."""
 
     no_rank_left: bool = False
     no_exception_left: bool = False
-    """The last rank that was held at its exception is gone."""
+    """Whether the last rank that was held at its exception is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Lapsed(Message, tag="lapsed"):
 
 @dataclass(frozen=True, slots=True)
 class Left(Message, tag="leave"):
-    """The viewer that had control gave it up, or can be reached no more: all ranks run on."""
+    """The viewer in control gave control up, or its connection is lost: all ranks run on."""
 
     viewer: Line
     disconnected: bool = False
@@ -126,7 +126,7 @@ class Taken(Message, tag="take"):
 
 @dataclass(frozen=True, slots=True)
 class Attached(Message, tag="attach"):
-    """A rank joined while others were held: it stops at its next gate."""
+    """A rank joined while other ranks were held: the new rank stops at its next gate."""
 
     rank: int
 
@@ -156,14 +156,14 @@ class UnderWay(Message, tag="wait"):
 
 @dataclass(frozen=True, slots=True)
 class Loose(Message, tag="loose"):
-    """Ranks ran on by themselves (their lease was over) and are held again."""
+    """Ranks ran on by themselves (the lease had lapsed) and are held again."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Silent(Message, tag="silent"):
-    """Nothing came of ranks for a lease: they run on without control."""
+    """Ranks sent nothing for the time of a lease: they run on without control."""
 
     ranks: tuple[int, ...]
     silent_ns: int
@@ -171,7 +171,7 @@ class Silent(Message, tag="silent"):
 
 @dataclass(frozen=True, slots=True)
 class Resent(Message, tag="resend"):
-    """Messages that ranks did not answer were sent again."""
+    """Messages that ranks had not answered were sent again."""
 
     ranks: tuple[int, ...]
     messages: tuple[Word, ...]
@@ -180,7 +180,7 @@ class Resent(Message, tag="resend"):
 
 @dataclass(frozen=True, slots=True)
 class Raised(Message, tag="exception"):
-    """A rank is held at its uncaught exception, or is not."""
+    """A rank raised an uncaught exception and is held there, or is not."""
 
     rank: int
     error: Line = ""
@@ -197,7 +197,7 @@ class Hit(Message, tag="hit"):
     condition: Line = ""
     watch: bool = False
     found: Line = ""
-    """What a watch found."""
+    """Value that a watch found."""
     next: Line = ""
     step: int = 0
 
@@ -208,15 +208,15 @@ class Stray(Message, tag="stray"):
 
     rank: int
     number: int | None = None
-    """The breakpoint, which is set no more; None: a hub that is gone held it."""
+    """Number of a breakpoint that is no longer set; None: held by an earlier hub."""
     next: Line = ""
     runs: bool = False
-    """It runs on; else it is held with the others."""
+    """Whether the rank runs on; else it stays held with the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released(Message, tag="released"):
-    """Ranks that were held on purpose are let go, as an op of a rank that waits times out soon."""
+    """Ranks held by a viewer are let go, as an op of a rank that waits for them times out soon."""
 
     ranks: tuple[int, ...]
     waits: Waits | None = None
@@ -225,7 +225,7 @@ class Released(Message, tag="released"):
 
 @dataclass(frozen=True, slots=True)
 class Stuck(Message, tag="stuck"):
-    """A rank is in an op for which another rank is gone: it will come to no gate."""
+    """A rank is in an op for which another rank is gone: it will reach no gate."""
 
     rank: int
     op: OpenOp
@@ -244,12 +244,12 @@ class Edited(Message, tag="edit"):
     verb: Verb
     breakpoints: tuple[Breakpoint, ...] = ()
     viewer_gone: Line = ""
-    """They were deleted because this viewer is gone."""
+    """Viewer whose breakpoints were deleted because it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delayed(Message, tag="delay"):
-    """Ranks are delayed by so much in each step; 0: no more."""
+    """Ranks are delayed by this time in each step; 0: no longer delayed."""
 
     ranks: tuple[int, ...]
     ns: int
@@ -274,19 +274,19 @@ class Inspected(Message, tag="inspect"):
 
 @dataclass(frozen=True, slots=True)
 class Level(Message, tag="level"):
-    """The sampling level of ranks was set, for a time or until it is set again."""
+    """The sampling level of ranks was set, for a limited time or until it is set again."""
 
     level: Word
     num_ranks: int = 0
     for_ns: int = 0
     reason: Line = ""
     back: bool = False
-    """The time is over: the level from before."""
+    """Whether the time of a level is over and the level from before is set again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bookmark(Message, tag="bookmark"):
-    """A moment is marked with the user's text; without one, its mark is removed."""
+    """A moment was marked with the user's text; an empty text removes the mark."""
 
     at_ns: int
     text: Line = ""
@@ -322,18 +322,18 @@ class HubRestarted(Message, tag="hub_restart"):
 
     hub: Word = ""
     bytes: int = 0
-    """Of the recording that the new hub read."""
+    """Bytes of the recording that the new hub read."""
     messages: int = 0
     were_held: bool = False
-    """Ranks were: they run on."""
+    """Whether ranks were held; if so, they run on."""
     set_again: tuple[int, ...] = ()
-    """Breakpoints, by number."""
+    """Numbers of the breakpoints that the new hub set again."""
     not_set: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLost(Message, tag="process_lost"):
-    """A process of pardbg was killed: the job and the hub go on without it."""
+    """A process of pardbg was killed: the job and the hub go on without this process."""
 
     what: Word
     """``launcher``, ``guardian``, ``keeper`` or ``owner``."""
@@ -341,7 +341,7 @@ class ProcessLost(Message, tag="process_lost"):
 
 @dataclass(frozen=True, slots=True)
 class Problem(Message, tag="error"):
-    """Nothing is recorded any more."""
+    """The recording stopped after an error."""
 
     problem: Line
 
@@ -359,23 +359,23 @@ class Node(Message, tag="node"):
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous(Message, tag="rendezvous"):
-    """Ranks that had come to the job's store, while others wait for the rest."""
+    """Ranks that had joined the job's store while others wait for the remaining ranks."""
 
     came: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StallPart:
-    """Ranks whose stacks are equal."""
+    """Stack that several ranks share."""
 
     ranks: tuple[int, ...]
     frames: tuple[Frame, ...] = ()
     inside: Mapping[int, Word] = field(default_factory=dict)
     """Rank -> what the agent is around (``Thread.inside``)."""
     threads: Mapping[int, tuple[tuple[Line, tuple[Frame, ...]], ...]] = field(default_factory=dict)
-    """Rank -> (thread, frames), where one beside the main one says where the rank is."""
+    """Rank -> (thread, frames) of threads beside the main one that show where the rank is."""
     handles: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> exception that its main thread is handling (``Thread.handles``)."""
+    """Rank -> exception that the rank's main thread is handling (``Thread.handles``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,26 +383,26 @@ class Stall(Message, tag="stall"):
     """A rank has waited in an op for 2 s; stacks of ranks that stand, or have not come for long."""
 
     since_ns: int
-    """When they were asked."""
+    """Time at which the stacks were requested."""
     stacks: tuple[StallPart, ...] = ()
     source: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> ``agent``, ``py-spy``, or why there is no stack."""
+    """Rank -> source of its stack (``agent``, ``py-spy``), or why there is none."""
     issued: Mapping[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
     locks: Mapping[int, tuple[Line, ...]] = field(default_factory=dict)
-    """Rank -> which thread waits for a lock that another is inside of."""
+    """Rank -> descriptions of threads that wait for a lock held by another thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part(Message, tag="part"):
-    """How far the run had come when this part of the recording began."""
+    """Progress of the run when this part of the recording began."""
 
     part: int = 1
     heads: Mapping[Word, int] = field(default_factory=dict)
-    """Process -> index after its newest record."""
+    """Process -> index after the process's newest record."""
     offsets: Mapping[Word, int] = field(default_factory=dict)
     """Stream of the job's output -> bytes read."""
     ended: Mapping[Word, Word] = field(default_factory=dict)
-    """Process -> how it ended."""
+    """Process -> how the process ended."""
     hub_restarts: int = 0
 
 
@@ -418,15 +418,15 @@ class Postmortem(Message, tag="postmortem"):
     """The recording was made of a dead run's file and rings."""
 
     from_file: int = 0
-    """Messages."""
+    """Number of messages from the dead run's file."""
     from_rings: int = 0
-    """Records."""
+    """Number of records from the ranks' rings."""
     num_rings: int = 0
 
 
 LetGo = RunsOn | Lapsed | Left | Released
 
-"""Why all ranks run on."""
+"""Reason for which all ranks run on."""
 
 Fact = (
     Asked | Cut | RunsOn | Lapsed | Left | Taken | Attached | InDebugger | Detached | UnderWay
@@ -439,7 +439,7 @@ Fact = (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a command is refused; which fields count is said at each ``Why``."""
+    """Refusal of a command; each ``Why`` names the fields that it uses."""
 
     why: Why
     text: Line = ""

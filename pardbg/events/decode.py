@@ -29,7 +29,7 @@ class Newer(Malformed):
 
 
 class Full(Malformed):
-    """Input that makes sense and has no room any more: a limit, by name, is reached."""
+    """Valid input for which there is no room: the limit of this name is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 
 
 def frame_head(payload: bytes) -> Head:
-    """Check a records payload without touching its records."""
+    """Check a records payload's FRAME, without reading its records."""
     if not wire.FRAME.size <= len(payload) <= fields.MAX_PAYLOAD_BYTES:
         raise Malformed("records payload size")
     version, flags, count, first, dropped, _sent_ns = wire.FRAME.unpack_from(payload)
@@ -77,8 +77,8 @@ def records_from(body: bytes) -> NDArray[Any]:
 
 
 def taken(records: NDArray[Any], rows: NDArray[np.intp]) -> NDArray[Any]:
-    """Return ``records[rows]`` as one block of bytes each: numpy would copy field by field, which
-    takes twenty times as long."""
+    """Return ``records[rows]``, each record taken as one block of bytes: numpy would copy field by
+    field, which takes twenty times as long."""
     whole = np.ascontiguousarray(records).view(_WHOLE)
     return whole.take(rows).view(RECORD_DTYPE)
 
@@ -104,8 +104,8 @@ def _bounds(payload: bytes) -> dict[str, object]:
 
 
 def _counter(payload: bytes) -> Callable[[Any], Any] | None:
-    """What counts a message's maps and lists while it is decoded; None: it is too short to have too
-    many of them."""
+    """Return a hook that counts a message's maps and lists while it is decoded; None: the message
+    is too short to have too many of them."""
     if len(payload) <= fields.MAX_CONTAINERS:
         return None
     left = fields.MAX_CONTAINERS
@@ -121,7 +121,7 @@ def _counter(payload: bytes) -> Callable[[Any], Any] | None:
 
 
 def decode_map(payload: bytes) -> dict[str, Any]:
-    """Decode one msgpack map with text keys, sizes bounded. Raises Malformed."""
+    """Decode one msgpack map with text keys, of bounded size. Raises Malformed."""
     bounds = _bounds(payload)
     max_str_len = max(fields.MAX_STRING_BYTES, min(len(payload), 1 << 22))
     try:
@@ -138,7 +138,7 @@ def decode_map(payload: bytes) -> dict[str, Any]:
 
 def leading(payload: bytes, last: str) -> dict[str, Any]:
     """Return the first values of a map with text keys, up to that of ``last`` (or all of a map
-    without it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
+    without this key): the rest, as a thousand ranks' rows, is not decoded. Raises Malformed."""
     bounds, size = _bounds(payload), max(len(payload), 1)
     reader = msgpack.Unpacker(max_buffer_size=size, max_str_len=fields.MAX_STRING_BYTES, **bounds)
     found: dict[str, Any] = {}

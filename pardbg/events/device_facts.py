@@ -1,4 +1,4 @@
-"""What NCCL and devices report of themselves while a run is under way, as values."""
+"""Facts that NCCL and devices report about themselves during a run, as values."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Ras(Message, tag="ras"):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNews(Message, tag="device"):
-    """Readings of a device (NVML): now and then, and when it is throttled or counts an error."""
+    """Readings of a device (NVML): at intervals, and when it is throttled or counts an error."""
 
     host: Word
     index: int
     name: Line
     ranks: tuple[int, ...]
-    """Ranks that have it in use."""
+    """Ranks that use the device."""
     reasons: tuple[Word, ...] = ()
-    """Why its clocks are lowered; empty: they are not."""
+    """Reasons for which the device's clocks are lowered; empty: they are not."""
     clock_mhz: int = 0
     max_clock_mhz: int = 0
     celsius: int = 0
     percent: int = 0
-    """Share of the time in which it ran a kernel."""
+    """Share of time in which the device ran a kernel, percent."""
     milliwatts: int = 0
     limit_milliwatts: int = 0
     ecc_errors: int = 0
-    """Uncorrected, since the run began."""
+    """Number of uncorrected ECC errors since the run began."""
     xid: int = 0
     """Newest Xid of the run; 0: none."""

@@ -1,6 +1,5 @@
-"""Typed reads of decoded maps: a field of the wrong type or size reads as its default.
-
-And how much of anything from outside is taken: hostile or broken input costs a bounded amount.
+"""Typed reads of decoded maps: a field of the wrong type or size reads as its default. The limits
+here bound what hostile or broken input can cost.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from typing import Any, Final
 from pardbg_agent.wire import BLOCKED, START_UP
 
 MAX_PAYLOAD_BYTES: Final = 64 << 20
-"""Longest message; a longer one is counted as malformed."""
+"""Bytes of the longest message; a longer one is counted as malformed."""
 MAX_MAP_BYTES: Final = 16 << 20
-"""Longest message that is a map."""
+"""Bytes of the longest message that is a map."""
 MAX_CONTAINERS: Final = 1 << 19
-"""Maps and lists in one message: an empty one is a byte of it and a hundred in memory."""
+"""Maximum number of maps and lists in one message: an empty one takes a byte of the message and a
+hundred in memory."""
 MAX_RECORDS_PER_BATCH: Final = 1 << 20
 MAX_STRING_BYTES: Final = 1 << 16
 MAX_MAP_ITEMS: Final = 1 << 17
@@ -41,13 +41,13 @@ def weight(value: Any) -> int:
 
 
 def integer(fields: Mapping[Any, Any], key: str, default: int) -> int:
-    """Return a whole number below MAX_NUMBER, else ``default``."""
+    """Return a whole number below MAX_NUMBER; for other values ``default``."""
     found = integer_or_none(fields, key)
     return default if found is None else found
 
 
 def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
-    """Return a whole number below MAX_NUMBER, a float too if it is one; None: anything else."""
+    """Return a whole number below MAX_NUMBER, also from a float without a fraction; else None."""
     value = fields.get(key)
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_NUMBER:
         value = int(value)
@@ -57,8 +57,8 @@ def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
 
 
 def within(fields: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the processes above one that is a rank, as its PROCESS definition names them; a rank
-    only by their environment, they are launchers of ranks. Empty: it is no rank."""
+    """Return the processes above a rank's process, as its PROCESS definition names them; if they
+    are ranks only by their environment, they are launchers. Empty: the process is no rank."""
     names = fields.get("within")
     if not isinstance(names, (list, tuple)) or integer(fields, "rank", -1) < 0:
         return ()
@@ -69,7 +69,7 @@ def within(fields: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def of_nobody(name: str) -> bool:
-    """Return whether a process that is no rank may have a name, too: it starts up, or waits."""
+    """Return whether a process without a rank may have this name, too: it starts up, or waits."""
     return name == START_UP or name.startswith(BLOCKED)
 
 
@@ -87,7 +87,7 @@ def text_or_none(fields: Mapping[Any, Any], key: str) -> str | None:
 
 
 def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
-    """Return the whole numbers of a list; empty: no list, or a longer one than any group."""
+    """Return the whole numbers of a list; empty: not a list, or longer than the largest group."""
     value = fields.get(key)
     if not isinstance(value, (list, tuple)) or len(value) > MAX_GROUP_RANKS:
         return ()
@@ -97,7 +97,7 @@ def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
 
 
 def texts(fields: Mapping[Any, Any], key: str) -> tuple[str, ...]:
-    """Return a list's values as text; empty: no list, or one of more than 65,536."""
+    """Return a list's values as text; empty: not a list, or of more than 65,536 values."""
     value = fields.get(key)
     if not isinstance(value, (list, tuple)) or len(value) > 1 << 16:
         return ()

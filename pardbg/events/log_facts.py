@@ -1,4 +1,4 @@
-"""What a job's log says, read after its end, as values."""
+"""Facts from a job's log, read after the job's end, as values."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pardbg_agent.ctrl.codec import Line, Message, Word
 
 @dataclass(frozen=True, slots=True)
 class LogSays(Message, tag="log"):
-    """A conclusion of ``pardbg explain``, in its words."""
+    """A conclusion of ``pardbg explain``, in that command's words."""
 
     kind: Word
-    """As in docs/explain.md."""
+    """Kind of the conclusion, as in docs/explain.md."""
     text: Line
     advice: Line = ""
     error: bool = False
-    """Not a note, and no consequence of another one."""
+    """Whether it is a failure: neither a note nor a consequence of another conclusion."""
     stop: bool = False
-    """About an op that did not end, not about a process that failed."""
+    """Whether it is about an op that did not end, not about a process that failed."""
     culprits: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     group: Line = ""
@@ -28,7 +28,7 @@ class LogSays(Message, tag="log"):
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line that a conclusion rests on."""
+    """A log line that supports a conclusion."""
 
     rank: int | None
     text: str

@@ -1,4 +1,4 @@
-"""What a rank's Flight Recorder dump says of its collectives, as values."""
+"""Facts about a rank's collectives from its Flight Recorder dump, as values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class DumpedOp:
-    """A dump's collective. ``place``: innermost frame outside of libraries, if it has stacks."""
+    """A collective in a dump. ``place``: innermost frame outside of libraries, if known."""
 
     op: str
-    """As ``all_reduce``."""
+    """Name of the op, such as ``all_reduce``."""
     num_in: int
-    """Elements, as ``num_out``."""
+    """Number of elements, as ``num_out``."""
     num_out: int
     complete: bool
     place: Place | None
@@ -24,7 +24,7 @@ class DumpedOp:
 
 @dataclass(frozen=True, slots=True)
 class GroupDump:
-    """A rank's collectives on one group, by number: those that its ring still had."""
+    """A rank's collectives on one group, by number: only those still in the dump's ring."""
 
     name: str
     description: str
@@ -37,7 +37,7 @@ class GroupDump:
 
 @dataclass(frozen=True, slots=True)
 class RankDump:
-    """One rank's dump."""
+    """Flight Recorder dump of one rank."""
 
     rank: int
     file: str

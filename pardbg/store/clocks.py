@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A process's clock that jumped ahead (or back) between two readings."""
+    """Sudden change of a process's clock, ahead (or back), between two readings."""
 
     since_ns: int
     t_ns: int

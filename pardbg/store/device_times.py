@@ -74,8 +74,7 @@ class DeviceTimes:
 
     def settle(self, records: Records) -> Records:
         """Return the records with launches as LAUNCH, and launches that the device reached both as
-        REACHED and at its times. Records are in the order the rank wrote them in, on its own
-        clock."""
+        REACHED and at its times. Records are in the rank's order, on its own clock."""
         times = records[_TIMES[records["kind"]]]
         self.seen |= len(times) > 0
         records = records.copy()

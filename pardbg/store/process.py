@@ -119,9 +119,8 @@ class Process:
         self._totals: dict[str, Totals] = {}
 
     def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
-        """Take the facts of a PROCESS definition; yield each fact's bytes of memory before keeping
-        it. A process whose environment names another rank than its first group is in no life
-        (yet)."""
+        """Take the facts of a PROCESS definition; yield each fact's size before keeping it. A
+        process whose environment names another rank than its first group is in no life (yet)."""
         start = fields.integer_or_none(values, "start_ns")
         if start is not None and self.facts.get("start_ns", start) != start:
             self.new_ring()
