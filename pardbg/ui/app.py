@@ -32,7 +32,7 @@ from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
-"""Time for which the end of a journey is shown: it stands where the time bar is."""
+"""Time for which the text of an arrival is shown, in the place of the time bar."""
 
 
 class PardbgApp(TerminalApp):
@@ -56,11 +56,9 @@ class PardbgApp(TerminalApp):
         history: Path | None = None,
         course: Course | None = None,
     ) -> None:
-        """Set up the app.
-
-        ``second``: name and source of a recording to show under this one, step by step. ``rc``:
-        commands to begin with. ``history``: file of the typed lines. ``course``: a lesson that the
-        recording is part of.
+        """Set up the app. ``second``: name and source of a recording to show under the first, step
+        by step. ``rc``: commands to begin with. ``history``: file of the typed lines. ``course``: a
+        lesson that the recording is part of.
         """
         super().__init__()
         live = replay is None and source.live
@@ -71,7 +69,7 @@ class PardbgApp(TerminalApp):
         self._store = store if store is not None else Store(live=live)
         self._source = source
         self._keeping = threading.Lock()
-        """One copy of the file at a time."""
+        """Lock held while the file is copied: only one copy at a time."""
         self.engine = Engine(
             source, self._store, analysis or Analysis(), self.cursor, self.post_message,
             SecondRecording(*second, Store()) if second is not None else None,
@@ -151,7 +149,7 @@ class PardbgApp(TerminalApp):
     # ---- from the main screen
 
     def _mark(self, mark: Bookmark) -> None:
-        """Keep a bookmark in the run's recording: through the hub, or in the file that is open."""
+        """Keep a bookmark in the run's recording: through the hub, or in the opened file."""
         if self.cursor.replay:
             self.engine.go(mark)
             self._in_thread(lambda: self._keep(mark))

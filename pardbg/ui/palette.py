@@ -1,4 +1,4 @@
-"""Looks of style tokens: dark, light and 16-colour palettes.
+"""Styles of tokens in the dark, light and 16-colour palettes.
 
 Meaning never rests on colour alone: forward and backward carry letters, causes of idle carry
 characters, states carry signs. Forward is blue and backward orange, which stay apart for every
@@ -23,13 +23,13 @@ from pardbg.render.draw.cells import PAIR, SELECTED
 from pardbg.render.draw.regions import LETTER
 
 HEADER = "+head"
-"""A token with this ending stands on the header's ground."""
+"""Ending of tokens that are drawn on the header's background."""
 
 _FAR = 0.35
-"""Share that a colour keeps of itself behind them."""
+"""Share of a colour that is kept when it is dimmed behind the letters of a jump."""
 PALETTES = ("dark", "light", "16")
 EDGE = "+edge"
-"""A token with this ending draws a line in the ground's colour: the edge between two boxes."""
+"""Ending of tokens that draw a line in the background's colour: the edge between two boxes."""
 _EDGE_COLOUR = {"dark": "#0d1218", "light": "#fbfbf9", "16": "black"}
 _GROUND = {
     SELECTED: {"dark": "#1f2b38", "light": "#dfe7ef", "16": ""},
@@ -95,7 +95,7 @@ def _look(palette: str, token: str) -> tuple[str, str, str]:
 
 
 class Nearest(LineFilter):
-    """Colours for a terminal of 256: those that look nearest. (rich makes the dark grounds black,
+    """The nearest colours of a 256-colour terminal, by look. (rich makes the dark grounds black,
     navy or olive, so that header, selection and the fills of charts are lost or too bright.)"""
 
     def apply(self, segments: list[Segment], background: Tint) -> list[Segment]:
@@ -114,8 +114,8 @@ def _nearest_style(look: Style) -> Style:
 
 @lru_cache(maxsize=4096)
 def nearest(colour: Color) -> Color:
-    """Return the colour of the 240 fixed ones of 256 that looks most like ``colour`` (by CIELAB);
-    of a terminal's own colours itself."""
+    """Return the most similar of the 240 fixed colours of 256 (by CIELAB); a terminal's own colour
+    is returned as is."""
     if colour.triplet is None:
         return colour
     wanted = rgb_to_lab(Tint(*colour.triplet))

@@ -1,5 +1,5 @@
-"""The app of the start screen: lists runs, reads recordings one after the other, and ends with what
-was chosen."""
+"""The app of the start screen: lists runs, reads recordings one after the other, and ends with the
+user's choice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.lines import Lines, PicturePane
 
 LOOK_S: Final = 3.0
-"""Time between two looks at which runs there are."""
+"""Time, s, between two looks for new runs."""
 _HINTS: Final = (
     ("enter", "open"), ("r", "report"), ("d", "demo"), ("l", "learn"), ("/", "find"),
     ("y", "copy path"),
@@ -58,11 +58,11 @@ _HELP: Final = tuple(
     )
 )  # fmt: skip
 Choice = tuple[str, str]
-"""(what to do, with which run or recording)"""
+"""(action, the run or recording to act on)"""
 
 
 class _Pane(PicturePane):
-    """The list, and beside it the preview, which stays where it is as the list scrolls."""
+    """The list, with the preview beside it, which does not move as the list scrolls."""
 
     preview: Sequence[Line] = ()
 
@@ -100,7 +100,7 @@ class StartApp(TerminalApp):
     ]  # fmt: skip
 
     class Read(Message):
-        """A recording was read, or why it cannot be."""
+        """Result of reading a recording, or the reason why it cannot be read."""
 
         def __init__(self, target: str, found: Digest | str) -> None:
             super().__init__()
@@ -118,7 +118,7 @@ class StartApp(TerminalApp):
         self._read: dict[str, Digest | str] = {}
         self._entries: list[Entry] = []
         self._target = ""
-        """The chosen entry, also while others come and go around it."""
+        """Target of the selected entry, also while other entries come and go around it."""
         self._deleting = ""
         self._stop = threading.Event()
         self._head, self._foot = Lines(id="header", ground="bar.header"), Lines(id="hints")
@@ -148,7 +148,7 @@ class StartApp(TerminalApp):
         self.redraw()
 
     def _read_all(self) -> None:
-        """Read what was not read yet, one after the other; a live run again and again."""
+        """Read the unread entries, one after the other; a live run again and again."""
         while not self._stop.is_set():
             live = [e for e in self._entries if e.kind == "live"]
             unread = [e for e in self._entries
@@ -168,8 +168,8 @@ class StartApp(TerminalApp):
         self.redraw()
 
     def shown(self) -> list[Entry]:
-        """Return the entries that the search leaves, with what was read of them; of recordings the
-        newest run first: a copy, or a file that was recovered, is written long after it."""
+        """Return the entries that match the search, with their digests if read. Recordings are
+        sorted by run, newest first: a copy or a recovered file is written long after the run."""
         known = [replace(e, digest=self._read.get(e.target)) for e in self._entries]
         runs = [e for e in known if e.kind != "recording"]
         files = [e for e in known if e.kind == "recording"]
@@ -251,7 +251,7 @@ class StartApp(TerminalApp):
             self._say(f"copied {entry.path or entry.target}")
 
     def action_delete(self) -> None:
-        """Delete the chosen recording, once it was asked for twice."""
+        """Delete the selected recording, once requested twice."""
         entries = self.shown()
         entry = entries[self._at(entries)] if entries else None
         if entry is None or entry.kind != "recording":
@@ -268,7 +268,7 @@ class StartApp(TerminalApp):
         self.redraw()
 
     def action_help(self) -> None:
-        """Open the keys of this screen, and the words of all."""
+        """Open the help: the keys of this screen, and the glossary."""
 
         def draw(cells: int, rows: int) -> Picture:
             words = word_rows(GLOSSARY, cells)
@@ -277,7 +277,7 @@ class StartApp(TerminalApp):
         self.push_screen(Panel("pardbg help", draw))
 
     def on_key(self, event: events.Key) -> None:
-        """Say of a key that nothing is bound to that it does nothing."""
+        """Report that a key without a binding has no effect."""
         if event.is_printable and self.focused is None and event.key not in self.active_bindings:
             self._say(f"{event.character} does nothing here: ? lists the keys")
 

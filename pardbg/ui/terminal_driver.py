@@ -1,5 +1,5 @@
 """The terminal that an app draws on: also with stderr in a file, and in ASCII if the locale has no
-UTF-8. (Textual's own driver writes to stderr, whatever it is.)"""
+UTF-8. (Textual's own driver always writes to stderr.)"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TerminalApp(App[None]):
     TITLE = "pardbg"
     ENABLE_COMMAND_PALETTE = False
     stays = False
-    """Its last picture stands until the next app draws."""
+    """Whether the app's last picture stays on the terminal until the next app draws."""
 
     def __init__(self) -> None:
         # Whoever asks Textual for another driver gets that one.
@@ -39,7 +39,7 @@ class TerminalApp(App[None]):
         self.set_interval(1.0, self._look_for_hang_up)
 
     def _look_for_hang_up(self) -> None:
-        """End as by SIGHUP once the terminal was closed."""
+        """End as after SIGHUP once the terminal was closed."""
         known = self._driver.terminals if isinstance(self._driver, TerminalDriver) else []
         if not any_closed(known):
             return
@@ -49,7 +49,7 @@ class TerminalApp(App[None]):
             os.kill(os.getpid(), signal.SIGHUP)
 
     def tell_terminal(self, text: str) -> None:
-        """Write something to the terminal that draws nothing: a bell, a notification."""
+        """Write a sequence that draws nothing to the terminal: a bell, a notification."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(text)
 
@@ -69,14 +69,14 @@ class TerminalApp(App[None]):
 _NEAREST: Final = Nearest()
 _ENTER: Final = "\x1b[?1049h"
 _LEAVE: Final = ("\x1b[?1049l", "\x1b[?25h")
-"""Back to the shell's screen and cursor."""
+"""Sequence that restores the shell's screen and cursor."""
 
 
 class TerminalDriver(LinuxDriver):
     """Textual's driver, writing to another file."""
 
     _stands: ClassVar[bool] = False
-    """The terminal shows an app's screen, which has ended."""
+    """Whether the terminal still shows the screen of an app that has ended."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -91,7 +91,7 @@ class TerminalDriver(LinuxDriver):
 
     @classmethod
     def leave(cls) -> None:
-        """Go back to the shell's screen, if an app's picture still stands."""
+        """Go back to the shell's screen, if an app's picture is still shown."""
         if cls._stands:
             cls._stands = False
             with suppress(OSError), terminal_file() as out:
@@ -99,7 +99,7 @@ class TerminalDriver(LinuxDriver):
 
 
 def terminal_file() -> TextIOWrapper:
-    """Return the terminal, opened for writing: stderr or stdout if one of them is it, else
+    """Return the terminal, opened for writing: stderr or stdout if one of them is a terminal, else
     /dev/tty. Raises OSError if there is none."""
     streams = (stream for stream in (sys.__stderr__, sys.__stdout__) if stream is not None)
     where: int | str = next(

@@ -1,7 +1,6 @@
-"""The registry of actions: it makes the bindings, the ``?`` help, the hints at the bottom, the
-``:`` command line, and the help of ``pardbg ctl``.
-
-Handlers register by the action's id (``pardbg.ui.main``); a test checks that each action has one.
+"""Registry of the user's actions: source of the key bindings, the ``?`` help, the hints at the
+bottom, the ``:`` command line, and the help of ``pardbg ctl``. Handlers register by the action's id
+(``pardbg.ui.main``); a test checks that each action has one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pardbg.events.control_codes import Verb
 Context = Literal["any", "live", "replay"]
 Group = Literal["control", "time", "screens", "look", "app"]
 Handlers = Mapping[str, Callable[[str], None]]
-"""Action id -> what does it; it gets its command's argument, empty for a key, and raises
+"""Action id -> its handler, which gets the command's argument (empty for a key) and raises
 UserError."""
 
 GROUP_TITLES: dict[Group, str] = {
@@ -36,28 +35,28 @@ class Action:
     keys: tuple[str, ...]
     """Textual key names; empty: only as a command."""
     shown: str
-    """The keys as printed."""
+    """Keys as printed in the help."""
     label: str
-    """One or two words, for the hints."""
+    """One or two words for the action in the hints."""
     help: str
-    """One sentence."""
+    """Help for the action in one sentence."""
     group: Group
     context: Context = "any"
     command: str = ""
-    """Its word on the ``:`` line; empty: none."""
+    """Command word on the ``:`` line; empty: none."""
     usage: str = ""
     """Arguments of the command."""
     verb: Verb | None = None
-    """What it asks of the hub."""
+    """Verb that the action sends to the hub; None: it sends none."""
     hint: int = 0
-    """Place in the hints line, 1 first; 0: not there."""
+    """Position in the hints line, 1 first; 0: not in it."""
     hinted: tuple[str, str] | None = None
-    """Keys and label as the hints line has them, where they differ; no label: it moves."""
+    """Keys and label for the hints line, if they differ; without label: the action moves."""
 
 
 def _read() -> Iterator[Action]:
-    """Read ``actions.txt``: an action per line, its fields in the order of ``row``. A verb of the
-    hub has its usage in the language of control."""
+    """Read ``actions.txt``: an action per line, its fields in the order of ``row``. The usage of a
+    hub's verb comes from the control language."""
     file = resources.files("pardbg.ui.commands").joinpath("actions.txt")
     for row in file.read_text("utf-8").splitlines():
         cells = (cell.strip() for cell in row.split(" | "))
@@ -78,7 +77,7 @@ SCREENS: Final = tuple(
 )
 """(number, name, help)"""
 INSPECTIONS: Final = tuple(one.label for one in ACTIONS if one.id.startswith("inspect_"))
-"""Words that look into a held rank."""
+"""Words of the commands that inspect a held rank."""
 
 
 def for_mode(live: bool) -> Iterator[Action]:
@@ -93,7 +92,7 @@ def hints(live: bool) -> list[Action]:
 
 
 def by_command(word: str, live: bool) -> list[Action]:
-    """Return the actions whose command is ``word``, or else starts with it."""
+    """Return the actions whose command is ``word``; if there is none, those that start with it."""
     named = [action for action in for_mode(live) if action.command]
     exact = [action for action in named if action.command == word]
     return exact or [action for action in named if action.command.startswith(word)]
@@ -123,13 +122,13 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "output": {"filter": "filter", "page_up": "page up", "page_down": "page down"},
     "numbers": {"detail": "its tensors", "filter": "filter", "break_here": "break"},
 }  # fmt: skip
-"""Screen -> action id -> its label there, the most used first."""
+"""Screen -> action id -> its label on the screen, the most used first."""
 FILTERED: Final = frozenset({"overview", "timeline", "collectives", "output", "numbers"})
 """Screens with rows that ``/`` filters."""
 _FOOTER: Final = 2
-"""Number of them in a footer: there is more to say."""
+"""Number of the screen's own actions in a footer; there is room for few."""
 _FEW: Final = {"overview": 1}
-"""Where it is another: few runs have so many ranks that a mesh is of use."""
+"""Screens with another number: a mesh is of use only to the few runs with many ranks."""
 
 
 def own(screen: str, live: bool) -> list[tuple[Action, str]]:
@@ -139,8 +138,8 @@ def own(screen: str, live: bool) -> list[tuple[Action, str]]:
 
 
 def footer(screen: str, live: bool, lists: bool = True) -> list[tuple[Action, str]]:
-    """Return the actions of the bottom line: pause or play, the screen's own if it ``lists``
-    anything, then those of all screens. An empty label means the action's own."""
+    """Return the actions of the bottom line: pause or play, the screen's own if it ``lists`` rows,
+    then those of all screens. An empty label means the action's own."""
     first, *rest = hints(live)
     first_own = own(screen, live)[: _FEW.get(screen, _FOOTER) * lists]
     taken = {first.id, *(action.id for action, _ in first_own)}
@@ -159,11 +158,11 @@ def _read_glossary() -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 GLOSSARY: Final = tuple(_read_glossary())
-"""(a word and its other names, what it means)"""
+"""(a term and its other names, its definition)"""
 
 
 def glossary(text: str) -> list[str]:
-    """Return a word with its other names, and what it means; empty for an unknown word."""
+    """Return a term with its other names, and its definition; empty for an unknown term."""
     word = " ".join(text.lower().split())
     return [line for names, meaning in GLOSSARY if word in (name.lower() for name in names)
             for line in (", ".join(names), f"{INDENT}{meaning}")]  # fmt: skip
@@ -171,7 +170,7 @@ def glossary(text: str) -> list[str]:
 
 def explain(text: str) -> list[str]:
     """Return usage, one sentence, and further text about a command, examples indented twice, and
-    what the word means; empty for an unknown word. Lines may be long."""
+    the definition of the word; empty for an unknown word. Lines may be long."""
     word = word_of(text)
     found = [action for action in ACTIONS if action.command == word]
     if not found:
@@ -190,7 +189,7 @@ def explain(text: str) -> list[str]:
 
 
 def wrapped(lines: Sequence[str], cells: int) -> list[str]:
-    """Return the lines wrapped to a width, with their indentation."""
+    """Return the lines wrapped to a width, each with its indentation."""
     out: list[str] = []
     for text in lines:
         indent = text[: len(text) - len(text.lstrip())]

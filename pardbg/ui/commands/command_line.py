@@ -19,7 +19,7 @@ from pardbg.ui.commands.actions import GLOSSARY, Action, by_command, for_mode
 
 __all__ = ["PLACES", "Command", "candidates", "factor", "parse"]
 _NEAR: Final = 0.75
-"""Likeness from which a word is offered: ``ll`` is not ``kill``, ``foo`` not ``follow``."""
+"""Likeness from which a word is suggested: ``ll`` is not ``kill``, ``foo`` not ``follow``."""
 _BACK: Final = "a rank cannot go back; `goto step 3` shows it"
 _INSTEAD: Final = {
     "jump": _BACK, "j": _BACK, "run": "the job runs already; `continue` lets held ranks run",
@@ -27,7 +27,7 @@ _INSTEAD: Final = {
     "interact": "`p EXPR` evaluates in a held rank",
     "info": "`breaks`, `ranks` and `status` list",
 }  # fmt: skip
-"""What people who know other debuggers type -> what there is."""
+"""Commands of other debuggers -> the equivalents in pardbg."""
 MODE_ONLY: Final = {"live": "a live run", "replay": "a recording"}
 
 
@@ -61,7 +61,7 @@ def parse(text: str, live: bool) -> Command:
 
 
 def candidates(text: str, live: bool) -> list[tuple[str, str]]:
-    """Return (command with its arguments, help) for the line under the prompt."""
+    """Return (command with its arguments, help) of commands that the text may begin."""
     word, space, _ = text.partition(" ")
     word = "exec" if word.startswith("!") else word.lower()
     meant = PDB.get(word, word) if space or word in PDB else word
@@ -106,7 +106,7 @@ _COMPARED: Final = re.compile(r"(\w+)\s*[!=]=\s*(\w*)$")
 
 
 def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
-    """Return the lines that ``text`` may become, best first; with a blank at the end if more must
+    """Return the lines that ``text`` may become, best first; a blank at the end if more must
     follow."""
     if " " not in text:
         actions = [action for action in for_mode(live) if action.command]
@@ -125,7 +125,7 @@ def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
 def _options(
     action: Action, rest: str, ranks: Sequence[int], live: bool
 ) -> tuple[str, Sequence[str]]:
-    """Return (the part of the rest that stays, words that may follow it)."""
+    """Return (the unchanged start of the arguments, words that may follow there)."""
     before, word = action.command, rest.rpartition(" ")[2]
     head = rest[: len(rest) - len(word)]
     words = head.split()
@@ -172,7 +172,7 @@ def _in_rank_set(head: str, word: str, ranks: Sequence[int]) -> tuple[str, Seque
 
 
 def _alternatives(usage: str, ranks: Sequence[int]) -> list[str]:
-    """Return off, summary, full of ``off|summary|full [RANKS]``, and ``slow>`` of ``slow>K``."""
+    """Return off, summary, full for ``off|summary|full [RANKS]``, and ``slow>`` for ``slow>K``."""
     first = usage.partition(" ")[0]
     if "|" not in first:
         return [str(rank) for rank in ranks[:MAX_RANKS]] if first == "N" else []

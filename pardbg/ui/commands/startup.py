@@ -1,5 +1,5 @@
-"""State beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a live viewer
-starts, the history of the ``:`` prompt, and what was answered of lessons."""
+"""State kept beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a live
+viewer starts, the history of the ``:`` prompt, and the answers given in lessons."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pardbg.ui.commands.actions import Action
 from pardbg.ui.commands.command_line import Command
 
 REFUSED: Final = ("kill", "quit", "leave", "command")
-"""Words that are no beginning."""
+"""Commands that a ``.pardbgrc`` file must not contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class RcLine:
-    """A command of a file and its place: ``.pardbgrc:3``."""
+    """A command of a ``.pardbgrc`` file, with its place: ``.pardbgrc:3``."""
 
     place: str
     text: str
@@ -48,8 +48,8 @@ def parse_rc_line(line: RcLine) -> Command:
 
 
 def hub_request(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
-    """Return (verb, rank set, arguments) of a command for the hub; None for one of the screen.
-    Raises UserError."""
+    """Return (verb, rank set, arguments) of a command for the hub; None for a command of the
+    screen. Raises UserError."""
     if action.id.startswith("inspect_"):
         ranks, args = inspect_words(action.id.removeprefix("inspect_"), argument)
         return Verb.INSPECT, ranks or "held", args
@@ -66,11 +66,9 @@ def run_rc(
     perform: Callable[[Command], str],
     say: Callable[[str, bool], None],
 ) -> None:
-    """Run all lines in order, whatever becomes of each. Waits for every answer, so not on the UI's
-    thread.
-
-    ``ask(verb, ranks, **args)`` is the port's, ``perform`` does a screen's command and returns what
-    is wrong with it, ``say(text, bad)`` shows a line.
+    """Run all lines in order, even if some fail. Waits for every answer, so not on the UI's thread.
+    ``ask(verb, ranks, **args)`` is the port's, ``perform`` runs a screen's command and returns its
+    error text, ``say(text, bad)`` shows a line.
     """
     for problem in rc.problems:
         say(problem, True)
@@ -108,14 +106,15 @@ _SLACK: Final = 2
 
 
 class History:
-    """Typed lines, oldest first. Without a path nothing is kept; unreadable files are ignored."""
+    """Typed lines, oldest first. Without a path no file is written; unreadable files are
+    ignored."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.lines: list[str] = []
 
     def load(self) -> None:
-        """Read the file; a long one is shortened."""
+        """Read the history file; shorten a long file."""
         if self._path is None:
             return
         with contextlib.suppress(OSError):
@@ -127,7 +126,7 @@ class History:
                 os.replace(fresh, self._path)
 
     def add(self, line: str) -> bool:
-        """Add a line; False: it repeats the last one."""
+        """Add a line; return False if it repeats the last line."""
         if not line or self.lines[-1:] == [line]:
             return False
         self.lines = [*self.lines[1 - KEPT :], line[:MAX_LINE]]

@@ -1,1 +1,1 @@
-"""Between store and screens: the engine's thread, the cursor, the controller."""
+"""The engine between store and screens: its thread, the cursor, the controller."""

@@ -1,7 +1,6 @@
-"""The controller: sends commands to the hub on worker threads.
-
-Whether ranks are held is `Snapshot.control`, as the agents report it. The controller only knows
-which commands are under way, and passes on errors.
+"""The controller: sends commands to the hub on worker threads. Whether ranks are held is
+`Snapshot.control`, as the agents report it. The controller only knows which commands are under way,
+and passes on errors.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _UNDER_WAY = {
     Verb.OP: "to the next collective…", Verb.WHERE: "asking every rank for its stack…",
 }  # fmt: skip
 MOST_MOVES = 2
-"""Verbs that move ranks under way at a time: one, and one that waits for its cut."""
+"""Maximum number of moving verbs under way: one running, and one that waits for its cut."""
 
 
 class Controller:
-    """Sends commands one at a time; answers are posted from the worker's thread."""
+    """Sender of commands, one at a time; answers are posted from a worker thread."""
 
     def __init__(
         self,
@@ -39,15 +38,15 @@ class Controller:
         post: Callable[[Message], object],
         live: bool = False,
     ) -> None:
-        """Set up the controller; without a ``port`` all is refused: a ``live`` run is only watched,
-        a recording has nobody to control."""
+        """Set up the controller; without a ``port`` every command is refused: a ``live`` run is
+        view-only, a recording has no ranks to control."""
         self._port, self._start, self._post = port, start, post
         self._nobody = Reply(refusal=Refusal(Why.VIEW_ONLY if live else Why.RECORDING))
         self._lock = threading.Lock()
         self._sent: list[tuple[Verb | None, str]] = []
-        """What was asked and is not answered yet, and how the screen says so."""
+        """Commands sent and not answered yet, each with the text that the screen shows for it."""
         self.used = False
-        """This viewer has asked for something that changes the run."""
+        """Whether this viewer has sent a command that changes the run."""
 
     @property
     def present(self) -> bool:
@@ -55,7 +54,7 @@ class Controller:
 
     @property
     def you(self) -> str:
-        """Return this viewer's name in the audit trail; empty where it has no control."""
+        """Return this viewer's name in the audit trail; empty if it cannot have control."""
         return self._port.name if self._port is not None else ""
 
     @property
@@ -65,12 +64,12 @@ class Controller:
             return self._sent[-1][1] if self._sent else ""
 
     def toggle(self, control: ControlView) -> Reply | None:
-        """Pause a running job, or continue a held one; None: the command was sent."""
+        """Pause a running job, or continue a held one; return None if the command was sent."""
         runs = control.mode == "running" and not control.held
         return self.send(Verb.PAUSE if runs else Verb.CONTINUE)
 
     def send(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply | None:
-        """Send a command. Returns a Reply only if it is refused at once."""
+        """Send a command. Return a Reply only if the command is refused at once."""
         if self._port is None:
             return self._nobody
         if verb is Verb.KILL:  # asked for in so many words
@@ -93,7 +92,7 @@ class Controller:
         return self._run(verb, words, call, str(args.get("expr", "")))
 
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
-        """Send a command and wait for its answer; not on the UI's thread."""
+        """Send a command and wait for the hub's answer; not on the UI's thread."""
         if self._port is None:
             return self._nobody
         self.used = True
@@ -107,7 +106,7 @@ class Controller:
         return self._run(Verb.MARK, "keeping the bookmark…", call)
 
     def take(self, back: bool = False) -> Reply | None:
-        """Take control over from another viewer, or give it ``back``: every rank runs on."""
+        """Take control over from another viewer, or give control ``back``: every rank runs on."""
         if self._port is None:
             return self._nobody
         self.used = not back
@@ -126,7 +125,7 @@ class Controller:
     def _run(
         self, verb: Verb | None, words: str, call: Callable[[], Reply | None], expr: str = ""
     ) -> Reply | None:
-        """Send on a worker's thread; None: it is under way."""
+        """Send a command on a worker thread; return None while it is under way."""
 
         def work() -> None:
             try:

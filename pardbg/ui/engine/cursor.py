@@ -1,6 +1,5 @@
-"""The cursor: following a live run, back in it, or anywhere in a recording.
-
-Keys move it on the UI's thread and the engine reads it on its own, so every method holds a lock.
+"""The cursor: following a live run, at an earlier time of it, or anywhere in a recording. Keys move
+it on the UI's thread and the engine reads it on its own, so every method holds a lock.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ class TimeCursor:
         self._t_ns: int | None = None
         self._end_ns = self._begin_ns = 0
         self._at_end = False
-        """Of a recording: its end was asked for, and it is where more is read."""
+        """Whether the end of a recording was chosen: the cursor then follows the reading."""
         self.moved = False
-        """Somebody has chosen a time, or plays: it is no more the viewer that chooses."""
+        """Whether the user has chosen a time, or plays: then the viewer does not choose one."""
 
     @property
     def replay(self) -> bool:
@@ -31,7 +30,7 @@ class TimeCursor:
 
     @property
     def following(self) -> bool:
-        """Return whether the run is live and the cursor at its newest time."""
+        """Return whether the run is live and the cursor at the newest time."""
         return self._clock is None and self._t_ns is None
 
     @property
@@ -68,7 +67,7 @@ class TimeCursor:
         self.play(ReplayClock.stop)
 
     def seek(self, t_ns: int) -> None:
-        """Move to ``t_ns`` within the run; the end of a live run means following it."""
+        """Move to ``t_ns`` within the run; the end of a live run means following the run."""
         with self._lock:
             self.moved, self._at_end = True, False
             if self._clock is not None:
@@ -77,7 +76,7 @@ class TimeCursor:
                 self._t_ns = None if t_ns >= self._end_ns else max(t_ns, self._begin_ns)
 
     def open_at(self, t_ns: int) -> bool:
-        """Move to where a recording opens; False if the user has already selected a time."""
+        """Move to a recording's opening time; False if the user has already selected a time."""
         with self._lock:
             if self._clock is None or self.moved:
                 return False

@@ -1,7 +1,5 @@
-"""The engine's thread: source → store → analysis → one frozen value per frame.
-
-Everything that touches the store happens on this one thread: applying messages, and asking the
-analysis.
+"""The engine's thread: source → store → analysis → one frozen value per frame. Every access to the
+store is on this one thread: applying messages, and asking the analysis.
 """
 
 from __future__ import annotations
@@ -30,23 +28,24 @@ from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace, give_back
 
 LOADING_PERIOD_S = 0.2
 OWN_PERIOD_S = 1.0
-"""Time between two answers to what frames bring about."""
+"""Minimum seconds between changes of the wanted data that frames themselves cause."""
 
 _MOST_ERRORS = 256
-"""Different errors that are said, one line each."""
+"""Maximum number of different errors that are shown, one line each."""
 STOOD_S = (2, 2.4, 3, 4, 5, 6, 7, 8)
-"""Seconds that a rank has waited after which a hang is looked for: it may be found at 2 s, once all
-have said where they stand then."""
+"""Waiting times of a rank, s, after which a hang is looked for: it may be found at 2 s, once all
+ranks have reported where they wait."""
 WAITS_S, SELDOM_S = 1.0, 10.0
-"""Once a rank has waited for so long, the records of many are made ready for the look for a hang,
-all at once: at most once in so long, since in some jobs ranks wait in every step."""
+"""Waiting time of a rank, s, after which the records of many ranks are prepared at once for the
+detection of a hang, and the minimum time between two preparations, since in some jobs ranks wait in
+every step."""
 MOST_RECORDS = 1_000_000
-"""A larger recording opens at an early step, whatever went wrong in it: the search takes long."""
+"""Largest number of records for a search of the worst finding before a recording opens."""
 
 
 class Engine:
-    """Runs the thread. ``post`` gets frames, one-line errors, the end of each journey in time, and
-    how much of a recording is read before its first frame."""
+    """Thread that makes frames. ``post`` gets frames, one-line errors, the end of each journey in
+    time, and the share of a recording read before its first frame."""
 
     def __init__(
         self,
@@ -71,9 +70,9 @@ class Engine:
         self._journeys: deque[Journey | Bookmark] = deque()
         self._reported_s = 0.0
         self._whole_owed = False
-        """The last frame was a partial one: the whole one is to come."""
+        """Whether the last frame was a partial one, so that a whole one must follow."""
         self._answer_owed, self._answered_s = False, 0.0
-        """Whether a frame changed what is wanted, and when such a change was answered last."""
+        """Whether a frame changed the wanted data, and when (s) such a change was last answered."""
         self._revision: object = None
         self._stood = 0
         self._ready_s = 0.0
@@ -87,16 +86,16 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread; the source stays open for its owner."""
+        """End the thread; the source stays open for the source's owner."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def want(self, want: Want, by_frame: bool = False) -> None:
-        """Set what the next frames must have. A change is answered at once; while frames come by
-        themselves, one that a frame brought about at most once in OWN_PERIOD_S: what moves with
-        each frame would have no end."""
+        """Set what data the next frames must have. A change is answered at once; but while frames
+        come by themselves, a change caused by a frame (``by_frame``) at most once in OWN_PERIOD_S:
+        data that moves with each frame would never settle."""
         if want == self._want:
             return
         self._want = want
@@ -106,12 +105,12 @@ class Engine:
             self._wake.set()
 
     def wake(self) -> None:
-        """Answer a moved cursor."""
+        """Answer a cursor that has moved."""
         self._wake.set()
 
     def go(self, journey: Journey | Bookmark) -> None:
-        """Move the cursor to a place found in the store; or take a bookmark of a recording (those
-        of a live run come back from the hub)."""
+        """Move the cursor to a place found in the store; or take a bookmark of a recording (a live
+        run's bookmarks come back from the hub)."""
         self._journeys.append(journey)
         self._wake.set()
 
@@ -159,7 +158,7 @@ class Engine:
             self._go_on()
 
     def _turn_finished(self) -> None:
-        """After the source's end: read the second source, look for findings, or wait."""
+        """Read the second source after the first one's end, look for findings, or wait."""
         second = self._loader.second
         if not self._was_finished:
             self._finish()
@@ -170,7 +169,7 @@ class Engine:
             self._wake.wait(PLAY_PERIOD_S if self._cursor.playing else 0.5)
 
     def _read_on(self) -> None:
-        """Read a slice of a recording; frames and keys come in between."""
+        """Read a slice of a recording, so that frames and keys are handled in between."""
         self._loader.read_slice(
             lambda: self._ended.is_set() or (self._loader.opened and self._wake.is_set())
         )
@@ -183,7 +182,7 @@ class Engine:
                 self._post(FrameReady(replace(self._shown, loaded=self._loader.share)))
 
     def _finish(self) -> None:
-        """Settle once everything is read, or the run has ended."""
+        """Settle the store once the whole source is read, or the run has ended."""
         self._was_finished = True
         self._loader.settle()
         self._revision = None
@@ -194,8 +193,8 @@ class Engine:
                 self._to_worst()
 
     def _to_worst(self) -> None:
-        """Open a recording at the first of its worst findings, unless somebody has moved: then they
-        are only known from here on."""
+        """Move to the first of a recording's worst findings, unless the user has already selected a
+        time: then the findings are only listed from here on."""
         worst = self._places.worst()
         if worst is None or self._cursor.moved:
             return
@@ -218,7 +217,7 @@ class Engine:
         return True
 
     def _travel(self) -> None:
-        """Move to where keys and ``:goto`` ask."""
+        """Move the cursor to the destination of keys and ``:goto``."""
         while self._journeys:
             journey = self._journeys.popleft()
             if isinstance(journey, Bookmark):
@@ -240,7 +239,7 @@ class Engine:
     # ---------------------------------------------------------------- frames
 
     def _due(self) -> bool:
-        """Return whether there is something new to show and its time has come."""
+        """Return whether there is something new to show and the time of the next frame has come."""
         shown = self._shown
         if not self._pace.is_time(shown is not None and shown.awaited_ns is not None):
             return False
@@ -251,15 +250,15 @@ class Engine:
         return bool(self._store.revision != self._revision)
 
     def _stands(self) -> bool:
-        """Return whether a rank has waited for so long by now, as the hub says, and no hang is
-        shown. Frames of many ranks come seldom; this one is to come at once."""
+        """Return whether a rank has waited for the next of STOOD_S, by the hub's report, and no
+        hang is shown. Frames of many ranks are rare; this one must come at once."""
         before, self._stood = self._stood, bisect(STOOD_S, self._store.states.stood_ns / 1e9)
         if not (self._cursor.following and before < self._stood):
             return False
         return self._shown is None or self._shown.snapshot.hang is None
 
     def _may_stand(self) -> bool:
-        """Return whether many ranks may come to stand, and their records are not made ready."""
+        """Return whether many ranks may soon hang and their records are not prepared yet."""
         waits = WAITS_S <= self._store.states.stood_ns / 1e9 < STOOD_S[0]
         return waits and self._maker.in_rounds and time.monotonic() >= self._ready_s + SELDOM_S
 
@@ -288,7 +287,7 @@ class Engine:
         self._post(FrameReady(frame))
 
     def _go_on(self) -> None:
-        """Look at another part of all ranks; what was found is shown at once."""
+        """Continue the look at all ranks with another piece; show what is found at once."""
         over = True
         try:
             with self._pace.piece() as enough:
@@ -308,7 +307,7 @@ class Engine:
 
     def _is_partial(self, asked: bool) -> bool:
         """Return whether the next frame is a partial one: whole frames take long, and the user
-        waits for this one."""
+        waits for this frame."""
         if not self._analysis.has_partial:
             return False
         if self._cursor.following:

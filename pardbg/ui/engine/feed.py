@@ -1,5 +1,5 @@
 """Requests and answers between UI and engine: a page states its needs (`Want`), a frame comes as
-one frozen value (`Frame`). The UI never sees the store, and analyses nothing."""
+one frozen value (`Frame`). The UI has no access to the store, and analyses nothing."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class TimelineWant:
     """The timeline's window, ending at the cursor."""
 
     span_ns: int | None
-    """None: the analysis has not said yet how long a step is; take some steps."""
+    """Length of the window; None: some steps, as the length of a step is not known yet."""
     columns: int
     ranks: tuple[int, ...] | None = None
     spot: Spot | None = None
     """The chosen box."""
     end_ns: int | None = None
-    """Where the window ends if that is before the cursor."""
+    """End of the window, if it is before the cursor."""
     halved: int = 0
-    """How often those steps are halved (< 0: doubled)."""
+    """Number of times that the default window is halved (< 0: doubled)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class OutputWant:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What the visible page needs beyond the snapshot."""
+    """Data that the visible page needs beyond the snapshot."""
 
     timeline: TimelineWant | None = None
     output: OutputWant | None = None
@@ -69,13 +69,13 @@ class Want:
     source: Place | None = None
     """The line of a file to show."""
     pipeline_of: int | None = None
-    """The rank whose pipeline the snapshot shows in full, where a run has several."""
+    """Rank whose pipeline the snapshot shows in full, if a run has several pipelines."""
     sameness: bool = False
-    """Whether the run computes what its reference does."""
+    """Whether a comparison of the run with its reference is needed."""
     part: int | None = None
     """The life or role to look at; None: the newest life."""
     viewport: Viewport = EVERYTHING
-    """What the page draws of the snapshot."""
+    """Parts of the snapshot that the page draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,45 +85,45 @@ class Comparison:
     name: str
     snapshot: Snapshot
     by: str
-    """What the two are aligned by: ``step 42`` or ``time``."""
+    """Axis by which the two runs are aligned: ``step 42`` or ``time``."""
     note: str = ""
     schedule: ScheduleDetail | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything that a screen draws from."""
+    """Data that a screen draws from."""
 
     snapshot: Snapshot
     following: bool = True
     """Live and at the newest time; False while looking back and in replay."""
     finished: bool = False
-    """The source has nothing more."""
+    """Whether the source has no more messages."""
     playing: bool = False
     speed: float = 1.0
     lanes: Lanes = field(default_factory=dict)
     lanes_t0_ns: int = 0
     lanes_t1_ns: int = 0
     waited: tuple[Spot, WaitedFor | None] | None = None
-    """The chosen box, and what it waited for."""
+    """The chosen box, and the op or rank that its rank waited for."""
     output: tuple[OutputLine, ...] | None = None
-    """None: it was not asked for."""
+    """Lines of the job's output; None: not requested."""
     begin_ns: int = 0
     end_ns: int = 0
-    """The whole session, also while only part of it is read."""
+    """Time bounds of the whole session, also while only part of it is read."""
     active_ns: tuple[int, int] | None = None
-    """First and last moment at which a rank did anything."""
+    """First and last moment at which a rank was active."""
     loaded: float = 1.0
-    """Share of a recording that is read."""
+    """Share of a recording that is read, 0..1."""
     whole: bool = True
-    """False: findings are still looked for; a frame with them follows."""
+    """Whether findings are complete; if not, a frame with them follows."""
     sections: frozenset[str] = SECTIONS
-    """Sections of the snapshot that were made."""
+    """Sections of the snapshot that this frame contains."""
     awaited_ns: int | None = None
-    """The moment that was asked for and is not read yet; what is shown is an earlier one."""
+    """The requested moment while it is not read yet; the frame shows an earlier one."""
     marks: tuple[Mark, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """Findings of the whole run as far as it was looked at, by time."""
+    """Findings of the run up to the analysed time, by time."""
     bookmarks: tuple[Bookmark, ...] = ()
     whatif: WhatIf | str | None = None
     schedule: ScheduleDetail | None = None
@@ -131,22 +131,22 @@ class Frame:
     ticks: Ticks | None = None
     """The pipelines by tick."""
     ahead: Ahead | None = None
-    """The course of the whole recording."""
+    """Step times and losses of the whole recording."""
     events: tuple[Event, ...] = ()
-    """Where errors and warnings begin on the axis of steps."""
+    """Positions on the axis of steps where errors and warnings begin."""
     source: SourceLines | None = None
     """Lines around ``Want.source``."""
     other: Comparison | None = None
-    """The second of two recordings that are shown together."""
+    """The second of two recordings shown together."""
     sameness: Numbers | None = None
-    """The run beside the second recording, or its replicas; None: not known yet."""
+    """Comparison with the second recording, or of the run's replicas; None: not known yet."""
 
 
 class Analysis:
-    """The analysis as the engine calls it; tests have their own."""
+    """The analysis as the engine calls it; tests use their own."""
 
     has_partial = True
-    """A snapshot can be had without what takes longest."""
+    """Whether a partial snapshot can be made, without the slowest parts."""
 
     def snapshot(
         self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
@@ -156,13 +156,13 @@ class Analysis:
         return snapshot(store, t_ns, rank, viewport, before, partial=partial)
 
     def round(self, store: Any, rank: int | None, viewport: Viewport, before: Snapshot) -> Round:
-        """Begin a look at all of a live run of many ranks."""
+        """Begin a look at all ranks of a live run of many ranks."""
         return Round(store, rank, viewport, before)
 
     def lanes(
         self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None
     ) -> Lanes:
-        """Return the timeline lanes of these ranks; None: of all."""
+        """Return the timeline lanes of these ranks; None: of all ranks."""
         return lanes(store, t0_ns, t1_ns, columns, ranks)
 
     def output(self, store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
@@ -180,11 +180,11 @@ class Analysis:
         return kept_whatif(View(store, t_ns))
 
     def num_tensors(self, store: Any) -> int:
-        """Return how many captured tensors ranks have told."""
+        """Return the number of captured tensors that ranks have reported."""
         return sum(len(process.tensors) for process in store.rank_procs(None).values())
 
     def sameness(self, store: Any, reference: Any) -> Numbers:
-        """Return whether a run computes what ``reference`` does; None: its replicas alone."""
+        """Return the comparison of a run with ``reference``; None: of the run's replicas only."""
         return numbers_of(alone(store) if reference is None else compare(reference, store))
 
     def ticks(self, store: Any, t_ns: int | None, want: TicksWant) -> Ticks | None:

@@ -1,4 +1,4 @@
-"""Frames: what the page wants, asked of the analysis at the cursor."""
+"""Frames with the data that the page wants, from the analysis at the cursor."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from pardbg.ui.engine.landmarks import Places
 from pardbg.ui.engine.loading import Loader
 
 _EVENTS: Final = 4
-"""Findings that have a line in the charts over steps."""
+"""Maximum number of findings that have a line in the charts over steps."""
 _NARROW = 80
-"""Columns of a timeline below which it shows one step instead of three."""
+"""Columns of a timeline below which the default window is one step instead of three."""
 TURNS = 8
-"""Looks at all of many live ranks within which all their rows are made anew."""
+"""Number of looks at all of many live ranks within which every row is made anew."""
 YOUNG_S = 30.0
 _SPAN_NS = 300_000_000
-"""A step's length where none is known."""
+"""Length of a step, ns, while none is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The newest snapshot."""
+    """The newest snapshot and what it covers."""
 
     moment: tuple[int, int] | None
     """Revision of the store, and time; None: the newest time of a live run."""
@@ -46,14 +46,14 @@ class _Kept:
     viewport: Viewport
 
     def covers(self, viewport: Viewport, partial: bool) -> bool:
-        """Return whether it answers for this viewport, at the same moment."""
+        """Return whether the snapshot has all that this viewport needs of the same moment."""
         if not viewport.sections <= self.viewport.sections:
             return False
         return self.whole or (partial and viewport.ranks == self.viewport.ranks)
 
 
 class FrameMaker:
-    """Makes frames on the engine's thread."""
+    """Maker of frames, on the engine's thread."""
 
     def __init__(
         self, store: Any, analysis: Analysis, cursor: TimeCursor, loader: Loader, places: Places
@@ -62,7 +62,7 @@ class FrameMaker:
         self._loader, self._places = loader, places
         self._source_read: SourceLines | None = None
         self._compared: tuple[int, Numbers] | None = None
-        """How many tensors were compared, and what that told."""
+        """Number of tensors that were compared, and the result."""
         self._whole: Ahead | None = None
         self._part: int | None = None
         self._kept: _Kept | None = None
@@ -70,20 +70,20 @@ class FrameMaker:
         self.num_looks = 0
         """Snapshots made."""
         self.whole = True
-        """The last one had everything in it."""
+        """Whether the last snapshot was a whole one."""
         self._last: Snapshot | None = None
-        """The last one that had."""
+        """The last whole snapshot."""
         self._round: Round | None = None
         self._looked_at = -1
         """Revision of the store at the last look at all ranks."""
         self._stepped_s: float | None = None
-        """When a step was there first."""
+        """Time (s) at which a step was first seen."""
         self._left_ns: int | None = None
-        """Where the cursor was when a part was chosen."""
+        """Position of the cursor when a part of the run was chosen."""
 
     def make(self, want: Want, now_s: float, partial: bool) -> Frame:
-        """Return the frame at the cursor; of a ``partial`` one most findings are those of the last
-        whole one, or none."""
+        """Return the frame at the cursor; a ``partial`` frame has most findings of the last whole
+        frame, or none."""
         cursor, analysis = self._cursor, self._analysis
         if not self.in_rounds:
             self._round = None
@@ -136,15 +136,15 @@ class FrameMaker:
         )
 
     def _active(self) -> tuple[int, int] | None:
-        """Return the recording's active bounds, looked for again when more of it is read."""
+        """Return the recording's active bounds, updated when more of the recording is read."""
         if self._bounds is None or self._bounds[0] != self._store.revision:
             self._bounds = self._store.revision, active_bounds(self._store)
         return self._bounds[1]
 
     def _snapshot(self, t_ns: int | None, want: Want, partial: bool) -> tuple[Snapshot, bool]:
-        """Return the snapshot, and whether it is whole. Where neither the store nor the cursor has
-        moved, only what the page draws beyond the one before is made: of a thousand ranks a whole
-        one takes long, and pages are turned often."""
+        """Return the snapshot, and whether it is whole. If neither the store nor the cursor has
+        moved, make only the sections that the page draws and the snapshot before lacks: for a
+        thousand ranks a whole one takes long, and pages are turned often."""
         moment = None if t_ns is None else (self._store.revision, t_ns)
         known, viewport = self._kept, want.viewport
         here = (
@@ -168,8 +168,8 @@ class FrameMaker:
         return made, whole
 
     def _complete(self, known: _Kept, t_ns: int | None, want: Want) -> tuple[Snapshot, bool]:
-        """Return the whole snapshot ``known`` with the sections that the page draws and it lacks,
-        and whether it is whole: of the ranks' last steps only a few are made at once."""
+        """Return the whole snapshot ``known`` with the missing sections that the page draws, and
+        whether it is whole: the ranks' last steps are made a few at a time."""
         viewport = replace(want.viewport, sections=want.viewport.sections | known.viewport.sections)
         drawn = self._ask(
             self._store, t_ns, want.pipeline_of, viewport, known.snapshot, partial=True
@@ -186,8 +186,8 @@ class FrameMaker:
 
     @property
     def urgent(self) -> bool:
-        """Return whether the look at all ranks is to be over soon: ranks stopped or went on since
-        the last one, or its first steps were seen just now, and what is slow in them shows."""
+        """Return whether the look at all ranks should be over soon: ranks stopped or went on since
+        the last one, or the run's first steps were just seen, which shows what is slow."""
         if self._kept is None or self._last is None:
             return False
         is_young = self._stepped_s is None or time.monotonic() < self._stepped_s + YOUNG_S
@@ -195,20 +195,20 @@ class FrameMaker:
 
     @property
     def in_rounds(self) -> bool:
-        """Return whether what takes long is looked at in pieces between frames: in a live run of
-        many ranks, which is followed."""
+        """Return whether slow analysis runs in pieces between frames: in a live run of many ranks,
+        while the cursor follows the run."""
         if not (self._cursor.following and self.many and self._analysis.has_partial):
             return False
         return self._last is not None and not self._store.run_ends
 
     @property
     def owes_a_look(self) -> bool:
-        """Return whether a look at all ranks is not over, or there is more than at the last one."""
+        """Return whether a look at all ranks is not over, or new data came since the last one."""
         more = self._round is not None or self._store.revision != self._looked_at
         return self.in_rounds and more
 
     def go_on(self, want: Want, enough: Callable[[], bool]) -> bool:
-        """Go on with the look at all ranks, or begin one. Return whether it is over."""
+        """Continue the look at all ranks, or begin one. Return whether the look is over."""
         if (kept := self._kept) is None:
             return True
         if self._round is None:
@@ -246,8 +246,8 @@ class FrameMaker:
         return replace(viewport, ranks=viewport.ranks.union(others))
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
-        """Select a part, and return begin and end of what is shown. Back at the whole run, the
-        cursor returns to where it was before."""
+        """Select a part, and return begin and end of the shown time. Back at the whole run, the
+        cursor returns to its earlier position."""
         if part == self._part:
             return self._loader.bounds()
         if self._part is None:
@@ -261,7 +261,7 @@ class FrameMaker:
         return found
 
     def awaiting(self, shown: Frame | None, now_s: float) -> Frame | None:
-        """Return the previous frame, marked, while the selected time is not read yet."""
+        """Return the previous frame, marked as such, while the selected time is not read yet."""
         t_ns = self._cursor.at(now_s)
         if not self._cursor.replay or t_ns is None or shown is None or self._loader.is_read(t_ns):
             return None
@@ -271,7 +271,7 @@ class FrameMaker:
         )  # fmt: skip
 
     def _ahead(self) -> Ahead | None:
-        """Return the course of the whole recording, once it is read."""
+        """Return step times and losses of the whole recording, once all of it is read."""
         if self._whole is None and self._loader.finished:
             end = self._ask(self._store, None, None, Viewport(sections=frozenset()), partial=True)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
@@ -279,7 +279,7 @@ class FrameMaker:
         return self._whole
 
     def _events(self) -> tuple[Event, ...]:
-        """Return where on the axis of steps the worst findings begin, as far as that is known."""
+        """Return the positions of the worst findings' begins on the axis of steps, where known."""
         told = sorted(
             (f for f in self._places.findings if f.severity != "info"),
             key=lambda found: found.order,
@@ -316,8 +316,8 @@ class FrameMaker:
         return lanes, t0, t1
 
     def _sameness(self) -> Numbers | None:
-        """Return the comparison of what is captured so far, made anew where that is more; of a
-        recording once all is read."""
+        """Return the comparison of the tensors captured so far, made anew when there are more; for
+        a recording once all of it is read."""
         second, cursor = self._loader.second, self._cursor
         if cursor.replay and not self._loader.finished:
             return None
@@ -332,7 +332,7 @@ class FrameMaker:
         return self._compared[1]
 
     def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
-        """Return the second run at the same step."""
+        """Return the second run's snapshot at the same step."""
         second = self._loader.second
         if second is None or not second.source.finished or not self._cursor.replay:
             return None
@@ -345,8 +345,8 @@ class FrameMaker:
 
 
 def _moving_until(snapshot: Snapshot, t1_ns: int, span_ns: int) -> int:
-    """Return where a window of ``span_ns`` ends in which something moves: at the cut while ranks
-    are held; in a hang its first half is what was before."""
+    """Return the end of a window of ``span_ns`` with activity: at the cut while ranks are held; in
+    a hang the first half of the window is the time before."""
     held = [row.since_ns for row in snapshot.ranks if row.state == "held"]
     if held and all(row.state in ("held", "ended") for row in snapshot.ranks):
         return min(t1_ns, max(since or t1_ns for since in held))
@@ -364,15 +364,14 @@ def stopped(snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def joined(now: Sequence[Finding], before: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of a partial snapshot, and those of the last whole one about others."""
+    """Return a partial snapshot's findings, and the last whole one's about other culprits."""
     new = {(one.kind, one.culprits) for one in now}
     kept = (one for one in before if (one.kind, one.culprits) not in new)
     return tuple(sorted((*now, *kept), key=lambda one: one.order)) if now else tuple(before)
 
 
 def _shows(snapshot: Snapshot, rank: int | None) -> bool:
-    """Return whether the snapshot's pipeline is the one that ``rank`` selects, as in
-    `pipeline_view`."""
+    """Return whether the snapshot's pipeline is that of ``rank``, as `pipeline_view` selects it."""
     index = next((i for i, pipeline in enumerate(snapshot.pipelines) if rank in pipeline.ranks), 0)
     return snapshot.pipeline is None or snapshot.pipeline.index == index
 

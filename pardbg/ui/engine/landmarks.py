@@ -1,6 +1,5 @@
-"""Landmarks of a run: its findings so far, marks on the time bar, and journeys in time.
-
-Part of the engine: everything here reads the store, on the engine's thread.
+"""Landmarks of a run: its findings so far, marks on the time bar, and journeys in time. Part of the
+engine: everything here reads the store, on the engine's thread.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pardbg.session.navigation.travel import Found, beside, find, since_ns
 from pardbg.words import duration
 
 SAMPLES: Final = 48
-"""Moments of a recording that are searched for findings that were gone by its end."""
+"""Number of moments of a recording that are searched for findings withdrawn before its end."""
 MARKS_PERIOD_S: Final = 1.0
 _MOST_FINDINGS: Final = 1000
 _MOST_WITHDRAWN: Final = 8
@@ -29,7 +28,7 @@ _NEAR_NS: Final = 200_000_000
 
 
 def _is_merged_into(finding: Finding, now: Finding) -> bool:
-    """Return whether a finding on many ranks is now part of ``now``, or was reduced to it."""
+    """Return whether a finding on many ranks was merged into ``now``, or reduced to it."""
     if (finding.kind, finding.where) != (now.kind, now.where):
         return False
     many = max(len(finding.ranks), len(now.ranks)) >= MANY
@@ -42,11 +41,11 @@ class _PartFindings:
 
     found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
     seen_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
-    """The earliest moment at which each was there."""
+    """Identity of a finding -> the earliest moment at which it was present."""
     gone_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
-    """Since when a moment was looked at and it was not there any more."""
+    """Identity of a finding -> earliest analysed moment since which it is absent."""
     present_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
-    """When it appeared, of those that somebody went to."""
+    """Identity of a finding -> the time at which it appeared, for findings that were visited."""
     sampled: int = 0
 
 
@@ -59,7 +58,7 @@ class Journey:
     by: int = 0
     rank: int = 0
     step: int | None = None
-    """The training step that is on the screen."""
+    """The training step that is on the screen; None: none is."""
 
 
 class Places:
@@ -76,7 +75,7 @@ class Places:
         self._made_of: object = None
 
     def look_at(self, part: int | None) -> None:
-        """Use the findings of one part from here on; None: of whatever is shown without a part."""
+        """Use the findings of one part from here on; None: of the run without a chosen part."""
         self._here = self._of_part[part]
         self.forget()
 
@@ -97,7 +96,7 @@ class Places:
                 self._here.found[key] = finding
 
     def withdrawn(self, now: Iterable[Finding], t_ns: int, begin_ns: int) -> tuple[Finding, ...]:
-        """Return warnings and errors that were there before ``t_ns`` and are gone without a
+        """Return warnings and errors that were present before ``t_ns`` and are gone without a
         successor, as notes with the time of withdrawal; the newest ones."""
         present = tuple(now)
         there = {finding.identity for finding in present}
@@ -118,7 +117,7 @@ class Places:
         return tuple(sorted(gone.values(), key=lambda f: -f.t_ns)[:_MOST_WITHDRAWN])
 
     def search(self, begin_ns: int, end_ns: int) -> bool:
-        """Look at one more time of a recording; False once all were looked at."""
+        """Search one more moment of a recording; return False if all of them were searched."""
         if self._here.sampled >= SAMPLES:
             return False
         self._here.sampled += 1
@@ -140,7 +139,7 @@ class Places:
         return self._here.sampled / SAMPLES
 
     def marks(self) -> tuple[Mark, ...]:
-        """Return the marks of the time bar; made anew after changes, once a second at most."""
+        """Return the marks of the time bar; computed anew after changes, once a second at most."""
         now = time.monotonic()
         of = (self._store.revision, len(self._here.found), self._store.bookmarks.all())
         if of != self._made_of and now - self._made_s >= MARKS_PERIOD_S:
@@ -149,8 +148,8 @@ class Places:
         return self._marks
 
     def present_ns(self, finding: Finding) -> int:
-        """Return a time at which the finding is present, as early as known to some tenths of a
-        second. A finding may appear only after its cause has lasted for a while."""
+        """Return a time at which the finding is present, to some tenths of a second the earliest. A
+        finding may appear only after its cause has lasted for a while."""
         key, present = finding.identity, self._here.present_ns
         late = self._here.seen_ns.get(key, finding.t_ns)
         if key in present:
@@ -168,8 +167,8 @@ class Places:
         return present[key]
 
     def _appearing(self, t_ns: int, by: int) -> list[Finding]:
-        """Return the finding that appears next after ``t_ns`` (``by`` > 0), or did last before it,
-        as one that begins there; empty: none does."""
+        """Return the finding that appears next after ``t_ns`` (``by`` > 0), or appeared last before
+        it, as a list of findings that begin at the same time; empty: no finding."""
         found: list[Finding] = []
         for finding in self.findings[:: 1 if by > 0 else -1]:
             since = since_ns(finding)
@@ -183,7 +182,7 @@ class Places:
         return found
 
     def forget(self) -> None:
-        """Make the marks anew at once, after a bookmark was set."""
+        """Compute the marks anew at once, after a bookmark was set."""
         self._made_s, self._made_of = 0.0, None
 
     def go(self, journey: Journey, t_ns: int, begin_ns: int, end_ns: int) -> Found:

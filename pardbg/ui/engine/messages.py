@@ -1,5 +1,5 @@
-"""Messages of the engine's thread to the UI. A frame may be replaced by a newer one, a text
-never."""
+"""Messages of the engine's thread to the UI. A newer frame may replace a waiting one; texts are
+never replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg.ui.engine.feed import Frame
 
 
 class _Newest(Message, bubble=False):
-    """A message of which only the newest waiting one is handled."""
+    """A message type of which only the newest waiting message is handled."""
 
     def can_replace(self, message: Message) -> bool:
         return type(message) is type(self)
@@ -28,14 +28,14 @@ class FrameReady(_Newest, bubble=False):
 
 @dataclass
 class Loading(_Newest, bubble=False):
-    """Progress of reading a recording, before its first frame."""
+    """Progress of reading a recording, before the first frame."""
 
     share: float
 
 
 @dataclass
 class Trouble(Message, bubble=False):
-    """One line about a failure in the viewer."""
+    """An internal error of the viewer, in one line."""
 
     text: str
 
@@ -46,7 +46,7 @@ class Arrived(Message, bubble=False):
 
     text: str
     rank: int | None = None
-    """Whom there is to look at."""
+    """Rank to select; None: no rank."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Answered(Message, bubble=False):
     """The hub's answer to a command, or an exception of the port."""
 
     verb: Verb | None
-    """None: ``take`` or ``leave``."""
+    """Verb of the command; None: ``take`` or ``leave``."""
     reply: Reply
     expr: str = ""
-    """What was asked of ranks, or the condition of a breakpoint."""
+    """Expression sent to ranks, or the condition of a breakpoint."""

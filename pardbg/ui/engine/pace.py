@@ -15,30 +15,30 @@ from pardbg.ui.engine.cursor import TimeCursor
 LIVE_PERIOD_S = 0.125
 """Time between frames of a live run: at most 8 a second."""
 MANY_PERIOD_S = 1.0
-"""The same of many ranks."""
+"""Time between frames of a live run of many ranks."""
 PLAY_PERIOD_S = 0.066
 """Time between frames while a recording plays: at most 15 a second."""
 LOOK_BACK_PERIOD_S = 1.0
-"""A frame of the past does not change; only the run's end moves."""
+"""Time between frames of a past time: they do not change; only the run's end moves."""
 SHARE = 12
-"""Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
-user asks for comes at once."""
+"""Inverse of the share of a core that unrequested frames may take at most: heavy analysis runs less
+often. Frames that a user asks for come at once."""
 PARTIAL_SHARE, ROUND_SHARE = 8, 6
-"""As SHARE, for a live run of many ranks: partial frames, and looks at all ranks, the pieces of
-which come between frames."""
+"""As SHARE, for a live run of many ranks: partial frames, and looks at all ranks, which run in
+pieces between frames."""
 PIECE_SHARE = 1
-"""The same of two pieces."""
+"""As SHARE, for the time between two pieces."""
 URGENCY = 4
-"""By so much less time is left where ranks have stopped, or gone on, since the last look at all;
-and early on."""
+"""Factor by which the waiting time shrinks if ranks have stopped, or gone on, since the last look
+at all ranks; and early in a run."""
 PIECE_S = 0.1
-"""What is looked at between two frames ends after this, as soon as it can."""
+"""Maximum time, s, of the analysis between two frames, as nearly as it can stop."""
 PLAYING_SHARE = 2
-"""While a recording plays somebody watches."""
+"""As SHARE, while a recording plays, since the user is watching."""
 SLOW_S = 0.06
-"""Cost of a whole frame above which what is asked for comes without findings first."""
+"""Cost, s, of a whole frame above which requested frames come without findings first."""
 IDLE_S = 1.5
-"""Idle time after which findings of other moments are looked for."""
+"""Idle time, s, after which findings of other moments are searched."""
 
 
 class Pace:
@@ -61,15 +61,15 @@ class Pace:
             self._cost_s = time.thread_time() - spent
 
     def note(self, *, whole: bool, many: bool) -> None:
-        """Note what the last frame was: whole or partial. ``many``: there are so many ranks that
-        those of a live run are partial, and come seldom."""
+        """Note the kind of the last frame: whole or partial. ``many``: there are so many ranks that
+        frames of a live run are partial, and rare."""
         self._many, self._was_whole = many, whole
         if whole:
             self._whole_s = self._cost_s
 
     @contextmanager
     def piece(self) -> Iterator[Callable[[], bool]]:
-        """Measure what is done between two frames; gives what says when that is enough."""
+        """Measure the work between two frames; yield a function that tells when it is enough."""
         spent = time.thread_time()
         try:
             yield lambda: time.thread_time() - spent >= PIECE_S
@@ -78,7 +78,7 @@ class Pace:
             self._round_s += self._piece_s
 
     def round_over(self) -> None:
-        """Note that the last piece was the last one of a look at all ranks."""
+        """Note that the last piece completed a look at all ranks."""
         self._rest_s, self._round_s = self._round_s, 0.0
 
     def piece_is_due(self, urgent: bool) -> bool:
@@ -111,19 +111,19 @@ class Pace:
 
 PERIOD_S: Final = 60.0
 LATEST_S: Final = 600.0
-"""Longest time without a collection, even while the user keeps moving."""
+"""Longest time, s, without a collection, even while the user keeps moving."""
 _NEVER: Final = 1 << 30
 
 
 class GcPauses:
-    """Times of full collections. The young generations are left to Python: they take no time."""
+    """Schedule of full collections. Young generations are left to Python: they take no time."""
 
     def __init__(self) -> None:
         self._last_s = time.monotonic()
 
     @contextmanager
     def suppressed(self) -> Iterator[None]:
-        """Keep Python from full collections of its own while this lasts."""
+        """Keep Python from full collections of its own inside this context."""
         young, middle, old = gc.get_threshold()
         gc.set_threshold(young, middle, _NEVER)
         try:
@@ -132,7 +132,7 @@ class GcPauses:
             gc.set_threshold(young, middle, old)
 
     def tick(self, idle: bool) -> None:
-        """Collect if it is time, between two frames; ``idle``: nobody waits for the next one."""
+        """Collect if it is time, between two frames; ``idle``: the user waits for no frame."""
         passed = time.monotonic() - self._last_s
         if passed > (PERIOD_S if idle else LATEST_S):
             gc.collect()
@@ -140,7 +140,7 @@ class GcPauses:
 
 
 def give_back() -> None:
-    """Give the system the pages that are free: after a look at a thousand ranks 100 MB lie in holes
-    of glibc's heap. Takes some 15 ms. Other C libraries keep theirs."""
+    """Give free pages back to the system: after a look at a thousand ranks 100 MB lie in holes of
+    glibc's heap. Takes some 15 ms. Other C libraries keep theirs."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,8 +1,7 @@
-"""Calling the user back to the terminal, once per finding: a bell, or a notification of the desktop
-by the terminal's own sequences (OSC 9: iTerm2, WezTerm, Windows; OSC 777: Ghostty, foot, urxvt).
-
-Off until asked for. An error is told at once; ranks that stand still, once they have for as long as
-``--on-hang`` waits before it takes that for a hang.
+"""Alerts that call the user back to the terminal, once per finding: a bell, or a notification of
+the desktop by the terminal's own sequences (OSC 9: iTerm2, WezTerm, Windows; OSC 777: Ghostty,
+foot, urxvt). Off by default. An error is reported at once; ranks that do not progress, once that
+has lasted as long as ``--on-hang`` waits before it counts as a hang.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ FORMS: Final = {
     "osc9": "\x1b]9;{}\x1b\\",
     "osc777": "\x1b]777;notify;pardbg;{}\x1b\\",
 }
-"""How each looks to the terminal, with the text in its place."""
+"""Form of an alert -> the terminal sequence, with a placeholder for the text."""
 Key = tuple[str, tuple[int, ...], str | None, int | None]
 
 
 class Alerts:
-    """What was told; ``form`` is one of FORMS, or OFF."""
+    """Alerts already sent; ``form`` is one of FORMS, or OFF."""
 
     def __init__(self) -> None:
         self.form = OFF
         self._told: set[Key] = set()
 
     def news(self, snapshot: Snapshot) -> str:
-        """Return what to write to the terminal; empty: there is nothing new, or nobody asked."""
+        """Return the text to write to the terminal; empty: no new alert, or alerts are off."""
         new = [(key, text) for key, text in _standing(snapshot) if key not in self._told]
         self._told.update(key for key, _ in new)
         if self.form == OFF or not new:

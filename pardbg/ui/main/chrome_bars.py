@@ -14,7 +14,7 @@ from pardbg.ui.engine.feed import Frame
 from pardbg.ui.widgets.lines import ClickedLines, Lines
 
 LEGEND_ROWS = 30
-"""Least number of rows at which the time bar has a legend below it."""
+"""Number of rows from which on the time bar has a legend below it."""
 
 
 class ChromeBars:
@@ -23,11 +23,11 @@ class ChromeBars:
     def __init__(
         self, title: str, live: bool, controller: Controller, unit: Callable[[], str]
     ) -> None:
-        """Set up the bars; ``unit`` returns what ``,`` and ``.`` move by."""
+        """Set up the bars; ``unit`` returns the name of the unit that ``,`` and ``.`` move by."""
         self._title, self._live, self._controller, self._unit = title, live, controller, unit
         self.header = Lines(id="header", ground="bar.header")
         self.banner = Lines(id="banner")
-        """What holds ranks up; not there while nothing does."""
+        """Line with the reason why ranks are stuck; hidden while there is none."""
         self.status = ClickedLines(id="status")
         self.hints = Lines(id="hints")
         self.message: tuple[str, str] = ("", "")
@@ -35,7 +35,7 @@ class ChromeBars:
         self.jumping = False
 
     def paint(self, frame: Frame | None, cells: int, rows: int, screen: str) -> None:
-        """Paint all bars at this size, with the hints of ``screen`` (empty: none, the prompt is
+        """Paint all bars at this size, with the hints of ``screen`` (empty: none, as the prompt is
         there)."""
         snapshot = frame.snapshot if frame else None
         mode = chrome.Mode(
@@ -89,7 +89,7 @@ class ChromeBars:
         return (chrome.control_line(control, under_way, ("", ""), cells),)
 
     def time_at(self, frame: Frame, cells: int, x: int) -> int | None:
-        """Return the time under a column of the time bar, ns; None: there is none."""
+        """Return the time at a column of the time bar, ns; None: the column has none."""
         if self._live and frame.following:
             return None
         return time_at(frame.snapshot, self._playing(frame), cells, x)

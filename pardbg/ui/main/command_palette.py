@@ -1,4 +1,4 @@
-"""The command palette (``ctrl p``): pages, commands, ranks, findings and words, found as typed."""
+"""The command palette (``ctrl p``): search in pages, commands, ranks, findings and words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pardbg.ui.main.main_screen import MainScreen
 from pardbg.ui.screens.panel import word_panel
 
 _IN_HELP: Final = 0.01
-"""Score of what only says the typed text in its help: after all that are called so."""
+"""Score of a command that has the typed text only in its help: below all matching names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Entry:
 
 
 class Commands(Provider):
-    """What the palette offers on the main screen."""
+    """Commands that the palette offers on the main screen."""
 
     @property
     def _main(self) -> MainScreen:
@@ -60,7 +60,7 @@ class Commands(Provider):
                 yield _Entry(text, action.help, partial(self._perform, action))
 
     def _perform(self, action: Action) -> None:
-        """Do it, or ask for the argument that it must have."""
+        """Perform an action, or ask for its required argument."""
         if action.usage and not action.usage.startswith("["):
             self._main.ask(":", f"{action.command} ")
         else:

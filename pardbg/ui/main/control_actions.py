@@ -31,42 +31,42 @@ from pardbg.words import ranks_text, viewer, whole
 from pardbg_agent.ctrl.agent_messages import NoAnswer
 
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
-"""Verbs after which a rank has other frames."""
+"""Verbs that change the frames of a rank."""
 _DONE: Final[dict[Verb | None, str]] = {Verb.CONTINUE: "ranks run on"}
-"""What verbs did whose answers say nothing."""
+"""Verb whose answer has no text -> text to show for it."""
 
 
 class ControlActions:
-    """Sends verbs to the hub and shows its answers."""
+    """Actions that send verbs to the hub and show its answers."""
 
     def __init__(self, view: ScreenPort, controller: Controller) -> None:
         self._view, self._controller = view, controller
         self._comparing = False
         self._followed: tuple[Fact, ...] = ()
-        """Why ranks were held when the selection last followed."""
+        """Reasons for which ranks were held when the selection last followed them."""
         self._frame = 0
-        """Which of a held rank's own frames is looked at; 0 the innermost."""
+        """Number of the selected one of a held rank's own frames; 0 the innermost."""
         self._stacks_typed = False
-        """``where`` was typed: its answer is said in the console, too."""
+        """Whether ``where`` was typed, so that the console shows its answer, too."""
         self._stacks_of: tuple[object, ...] = ()
-        """Where ranks were held when their stacks were last asked for."""
+        """Places at which ranks were held when their stacks were last requested."""
         self._lost = 0
         """Number of the message by which control was last taken from this viewer."""
         self._before = 0
-        """The one before ``up`` or ``down``."""
+        """Number of the frame selected before ``up`` or ``down``."""
         self._displays: dict[str, None] = {}
-        """What ``display`` shows, as it was typed."""
+        """Expressions of ``display``, as typed."""
         self._to_display: list[str] = []
-        """Those to be asked for once the one before is answered."""
+        """Expressions still to be evaluated, each after the answer to the one before."""
         self._displaying = ""
-        """The one that was asked for last, until it is answered."""
+        """The last expression sent, until its answer comes."""
         self._displayed_at: tuple[object, ...] = ()
         self._by_itself = False
-        """What is displayed next was not typed: it leaves the page as it is."""
+        """Whether the next display was not typed, so that the page must not change for it."""
         self._commands: dict[int, list[str]] = {}
-        """Number of a breakpoint -> lines to give when it stops a rank."""
+        """Number of a breakpoint -> command lines to run when it stops a rank."""
         self._given: deque[str] = deque()
-        """Those of the last stop that are still to be given."""
+        """Command lines of the last stop that are still to be run."""
 
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
@@ -120,7 +120,7 @@ class ControlActions:
             self.refused(self._controller.toggle(frame.snapshot.control))
 
     def _break_here(self, _argument: str) -> None:
-        """Write the command into the prompt, to be edited or entered."""
+        """Write the breakpoint command into the prompt, to be edited or entered."""
         self._view.ask(":", f"break {self._break_text()}")
 
     def _break_text(self) -> str:
@@ -138,13 +138,13 @@ class ControlActions:
         return f"action=={coming}" if parse(coming) is not None else f"rank=={rank} and op=="
 
     def refused(self, reply: Reply | None) -> None:
-        """Show that a command is under way. Raises UserError if it was refused."""
+        """Show that a command is under way. Raises UserError if the hub refused it."""
         self._view.paint()
         if reply is not None and reply.refusal is not None:
             raise UserError(error_text(reply))
 
     def on_answered(self, event: Answered) -> None:
-        """The hub's answer: an error is said; stacks and lists go to the debug page."""
+        """Show the hub's answer: an error as a message; stacks and lists on the debug page."""
         debug, reply, verb = self._debug, event.reply, event.verb
         if not reply.ok:
             self._to_display, self._by_itself = [], False
@@ -188,7 +188,7 @@ class ControlActions:
         self._view.paint()
 
     def show_result(self, text: str, bad: bool, n: int = 0) -> None:
-        """Show in the console what became of a line of the prompt or of a ``.pardbgrc``."""
+        """Show in the console the result of a line of the prompt or of a ``.pardbgrc``."""
         self._debug.say(text, "bad" if bad else "dim", n)
         self._view.page.redraw()
         shown = self._view.active == "debug" or self._view.shared.console_rows
@@ -196,12 +196,12 @@ class ControlActions:
             self._view.say(text, "bad")
 
     def answer(self, text: str, style: str) -> None:
-        """Add to the console what a typed line led to, if that is what it waits for."""
+        """Add the answer to a typed line to the console, if the console waits for one."""
         if self._debug.asked:
             self._debug.say(text, style)
 
     def typed(self, command: str) -> None:
-        """Add a line of the prompt to the console, above its answer."""
+        """Add a line of the prompt to the console, above the line's answer."""
         self._debug.say(f"{self._view.shared.place} {command}", "strong")
 
     @property
@@ -242,7 +242,7 @@ class ControlActions:
         self.show_result(f"not displayed any more: {', '.join(gone) or 'nothing was'}", False)
 
     def _forget_display(self) -> None:
-        """Say that it is not asked for again: what was refused once would be at each new place."""
+        """Drop a refused display expression, which would be refused at each new place; say so."""
         if self._displaying in self._displays:
             del self._displays[self._displaying]
             self._debug.say(f"display {self._displaying}: refused, not asked for again", "warn")
@@ -261,7 +261,7 @@ class ControlActions:
             self._forget_display()
 
     def on_frame(self, frame: Frame) -> None:
-        """Where ranks are held elsewhere than before, show what ``display`` shows, and ask for
+        """Evaluate the display expressions when the places of held ranks have changed, and request
         stacks if the page shows them."""
         self._follow_hit(frame)
         self._say_taken(frame)
@@ -284,7 +284,7 @@ class ControlActions:
             self._controller.send(Verb.WHERE)
 
     def _say_taken(self, frame: Frame) -> None:
-        """Say once that another viewer took control from this one, and who."""
+        """Report once that another viewer took control from this one, with that viewer's name."""
         you = self._controller.you
         for event in reversed(frame.snapshot.control.log):
             fact = event.fact
@@ -314,13 +314,13 @@ class ControlActions:
         self._give_next()
 
     def _give_next(self) -> None:
-        """Give lines in their order, each once the one before is answered: `p loss; continue` looks
-        before the ranks run on. What follows a refused one is not given."""
+        """Run the given lines in order, each after the answer to the one before: `p loss; continue`
+        evaluates before the ranks run on. Lines after a refused one are dropped."""
         while self._given and not self._controller.under_way:
             self._view.run_line(self._given.popleft())
 
     def _set_commands(self, argument: str) -> None:
-        """``commands 1 p loss; continue``. Raises UserError."""
+        """Set a breakpoint's commands, ``commands 1 p loss; continue``. Raises UserError."""
         first, _, rest = argument.partition(" ")
         number, lines = whole(first), [one.strip() for one in rest.split(";") if one.strip()]
         if number is None:
@@ -330,7 +330,7 @@ class ControlActions:
         self._commands[number] = lines
 
     def _show_answer(self, rows: list[tuple[str, bool]]) -> None:
-        """In the console: on the page if that has room for it, else on Debug, where it scrolls."""
+        """Show an answer in the console: on the page if it has room, else on Debug."""
         for row, wrong in rows:
             self._debug.say(row, "bad" if wrong else "")
         if len(rows) < self._view.shared.console_rows or self._by_itself:
@@ -339,7 +339,7 @@ class ControlActions:
             self._view.show_page("debug")
 
     def _choose_frames(self, argument: str) -> None:
-        """``frames all``: ``up`` and ``down`` go through libraries, too. Raises UserError."""
+        """Handle ``frames all``: ``up`` and ``down`` include libraries. Raises UserError."""
         if argument not in ("", "own", "all"):
             raise UserError("frames own|all: as in `frames all`, then `up`")
         self._view.shared.every_frame = (
@@ -369,7 +369,7 @@ class ControlActions:
             self._view.show_page("debug")
 
     def _keep_frame(self, found: Answers) -> None:
-        """There is no frame beyond the outermost: stay."""
+        """Keep the outermost frame selected if there is no frame beyond."""
         refusals = {one.refusal for one in found.answers.values()}
         if refusals == {NoAnswer.NO_FRAME}:
             self._frame = min(self._before, self._frame)

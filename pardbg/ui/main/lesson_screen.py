@@ -1,4 +1,4 @@
-"""The main screen with a lesson around its pages: a run to step through, and what it shows."""
+"""The main screen with a lesson around its pages: a run to step through, and explanations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.lines import Lines, PicturePane
 
 BESIDE = 110
-"""Cells from which on the idea stands beside the run; else ``i`` switches between them."""
+"""Columns from which on the idea is beside the run; else ``i`` switches between them."""
 
 
 class Course:
-    """A lesson's pages, where one is in it, and what was answered so far."""
+    """A lesson's pages, the current page, and the answers given so far."""
 
     def __init__(
         self, lessons: Sequence[tuple[str, int]], pages: Sequence[LessonPage], at: int,
@@ -35,7 +35,7 @@ class Course:
         self.pages, self.at, self.answered = tuple(pages), at, answered
         self._lessons = tuple(lessons)
         self.wanted: tuple[int, int] | None = None
-        """(lesson, idea) of another recording to go on with."""
+        """(lesson, idea) in another recording with which to continue."""
 
     @property
     def page(self) -> LessonPage:
@@ -51,7 +51,7 @@ class Course:
         return answered_of(self._lessons, self.answered)
 
     def go(self, by: int) -> bool:
-        """Go on or back by a page; False: it is another recording's, or there is none."""
+        """Go on or back by a page; False: that page needs another recording, or does not exist."""
         recording, to = self.page.recording, self.at + by
         if 0 <= to < len(self.pages):
             if self.pages[to].recording == recording:
@@ -67,7 +67,7 @@ class Course:
 class _Idea(PicturePane):
     @property
     def overflows(self) -> bool:
-        """Return whether it is longer than what is seen of it."""
+        """Return whether the idea's text is longer than the visible part."""
         return self.size.height > 0 and len(self._picture.body) > self.room
 
     def redraw(self) -> None:
@@ -81,7 +81,7 @@ class _Idea(PicturePane):
 
 
 class LessonScreen(MainScreen):
-    """All keys of a recording work; a, b, c answer, ← and → turn the lesson's pages."""
+    """Main screen of a lesson: all keys of a recording work; a, b, c answer, ← and → turn pages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(letter, f"answer({at})") for at, letter in enumerate(LETTERS[:3])),
@@ -92,14 +92,14 @@ class LessonScreen(MainScreen):
     def __init__(
         self, course: Course, keep: Callable[[str], None], *args: Any, **more: Any
     ) -> None:
-        """Set up with the main screen's arguments; ``keep`` writes down what was answered."""
+        """Set up with the main screen's arguments; ``keep`` stores the answers."""
         super().__init__(*args, **more)
         self.course, self._keep_answer = course, keep
         self._chosen: int | None = None
         self._opened: LessonPage | None = None
-        """The page whose moment the run was taken to."""
+        """The page whose moment was last opened in the run."""
         self._there = False
-        """The first page's moment is on the screen; until then the run is being read."""
+        """Whether the first page's moment is on the screen; until then the run is being read."""
         self._active, self.shared.loading = course.page.screen, "reading the recording …"
         self._lessons, self._question = Lines(id="lessons"), Lines(id="question")
         self._question.border_title, self._question.border_subtitle = "question", HOW
@@ -134,7 +134,7 @@ class LessonScreen(MainScreen):
             self._open(frame)
 
     def _open(self, frame: Frame) -> None:
-        """Show the page and the moment that the idea is about."""
+        """Show the page, and the run at the idea's moment."""
         page = self.course.page
         shown = self.pages["pipeline"]
         assert isinstance(shown, PipelinePage)
@@ -176,7 +176,7 @@ class LessonScreen(MainScreen):
             self.paint()
 
     def action_turn(self, by: int) -> None:
-        """Go to the next page or the one before; the app ends if another recording has it."""
+        """Go to the next or previous page; the app ends if the page needs another recording."""
         if self.course.go(by):
             self._chosen = None
             self._idea.scroll_rows(-self._idea.top)
@@ -197,7 +197,7 @@ class LessonScreen(MainScreen):
         self.app.exit()
 
     def action_press(self, key: str) -> None:
-        """Let the idea scroll where it is longer than its place."""
+        """Scroll the idea if it is longer than its room; else handle the key as usual."""
         by = {"pageup": -1, "pagedown": 1}.get(key, 0)
         if by and self._idea.overflows:
             self._idea.scroll_rows(by * max(1, self._idea.room - 1))
@@ -205,5 +205,5 @@ class LessonScreen(MainScreen):
             super().action_press(key)
 
     def action_read(self) -> None:
-        """Switch between run and idea, where there is room for one."""
+        """Switch between run and idea, if there is room for only one of them."""
         self.toggle_class("reading")

@@ -1,4 +1,4 @@
-"""The main screen: chrome around nine pages, the prompt, and the registry of what actions do."""
+"""The main screen: chrome around nine pages, the prompt, and the registry of handlers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from pardbg.words import percent
 LEAST_CELLS, LEAST_ROWS = 60, 15
 _MESSAGE_S = 8.0
 _MATCH = {"n": 1, "N": -1}
-"""While a page searches: to the next match, or the one before."""
+"""Keys of a page while it searches: to the next match, or the previous one."""
 _PAGES: tuple[type[Page], ...] = (
     OverviewPage, PipelinePage, TimelinePage, CollectivesPage, TrafficPage, MemoryPage, DebugPage,
     FindingsPage, OutputPage, NumbersPage,
@@ -61,7 +61,7 @@ _PAGES: tuple[type[Page], ...] = (
 
 
 class _Pages(ContentSwitcher):
-    """Its mounting shows the page that it was made with; one chosen before comes after that."""
+    """Switcher of pages. Mounting shows the initial page; the chosen one is set after that."""
 
     def __init__(self, chosen: Callable[[], str], *pages: Page) -> None:
         super().__init__(*pages, initial=chosen(), id="pages")
@@ -78,7 +78,7 @@ class MainScreen(Screen[None]):
     """
 
     AUTO_FOCUS = ""
-    """The prompt takes keys only when it was asked for."""
+    """Widget with the initial focus: none, as the prompt takes keys only while it is open."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key, f"press('{key}')", show=False)
         for key in dict.fromkeys([*_MATCH, *(key for action in ACTIONS for key in action.keys)])
@@ -119,11 +119,11 @@ class MainScreen(Screen[None]):
             **self._app_actions.handlers(),
             **self._panels.handlers(),
         }
-        """Action id -> what does it."""
+        """Action id -> its handler."""
         self._make_widgets()
 
     def _make_widgets(self) -> None:
-        """Make the widgets as attributes: a frame may come before they are mounted."""
+        """Make the widgets as attributes: a frame may come before the widgets are mounted."""
         self._ready = self._prompting = False
         self._too_small = Lines(id="small")
         self._tabs = Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
@@ -221,7 +221,7 @@ class MainScreen(Screen[None]):
             self.say("")
 
     def show_page(self, name: str) -> None:
-        """Switch to a page, and tell the engine what it needs."""
+        """Switch to a page, and tell the engine which data it needs."""
         if self.page.panels.jumping:
             self.jump(False)
         self._active, self.shared.console_rows = name, 0
@@ -232,14 +232,14 @@ class MainScreen(Screen[None]):
         self.paint()
 
     def show_finding(self, finding: Finding) -> None:
-        """Switch to the findings page, with this one selected."""
+        """Switch to the findings page, with this finding selected."""
         page = self.pages["findings"]
         assert isinstance(page, FindingsPage)
         page.point_at(finding)
         self.show_page("findings")
 
     def want_page(self, by_frame: bool = False) -> None:
-        """Tell the engine what the visible page needs; ``by_frame``: as it has another frame."""
+        """Tell the engine which data the visible page needs; ``by_frame``: for a new frame."""
         page, over = self.page, isinstance(self.app.screen, Panel)
         viewport = Viewport(page.ranks_drawn(), SECTIONS if over else frozenset(page.sections))
         self._want(replace(page.wanted(), part=self.shared.part, viewport=viewport), by_frame)
@@ -281,13 +281,13 @@ class MainScreen(Screen[None]):
             self.say(f"{other.shown} ({other.label}) works only in {MODE_ONLY[other.context]}")
 
     def perform(self, action: Action, argument: str) -> None:
-        """Do an action; a wrong argument is answered in one line."""
+        """Perform an action; show an error of its argument in one line."""
         wrong = self.attempt(action, argument)
         if wrong:
             self.say(wrong, "bad")
 
     def attempt(self, action: Action, argument: str) -> str:
-        """Do an action; return what is wrong with the argument in one line, or nothing."""
+        """Perform an action; return the error of the argument in one line, or an empty text."""
         frame = self.shared.frame
         if action.group == "control" and action.context == "live" and frame and frame.finished:
             return f"the job has ended: nothing is left to {action.label}"
@@ -303,7 +303,7 @@ class MainScreen(Screen[None]):
         return ""
 
     def jump(self, on: bool) -> None:
-        """Put letters over the page's panels and rows, all else dim; or take them away."""
+        """Show letters over the page's panels and rows, all else dim; or remove them."""
         self.page.panels.jumping = self._bars.jumping = on
         for lines in self.query(Lines):
             lines.dim(on and lines is not self._bars.hints)
@@ -313,7 +313,7 @@ class MainScreen(Screen[None]):
     # ---------------------------------------------------------------- the prompt
 
     def ask(self, kind: str, text: str = "") -> None:
-        """Open the prompt: ``:``, ``/`` or NOTE, with ``text`` already in it."""
+        """Open the prompt: ``:``, ``/`` or NOTE, with ``text`` as its initial content."""
         self._asking(True, kind, text)
 
     def _asking(self, on: bool, kind: str = ":", text: str = "") -> None:
@@ -343,7 +343,7 @@ class MainScreen(Screen[None]):
             self.run_line(event.text)
 
     def run_line(self, text: str) -> None:
-        """Do what a line of the prompt says; what is wrong with it stands in the console."""
+        """Perform a line of the prompt; show errors in the console."""
         self.control.typed(text)
         try:
             found = command_line.parse(text, self.live)
@@ -354,8 +354,8 @@ class MainScreen(Screen[None]):
             self.control.show_result(wrong, True)
 
     def typed_ahead(self, event: events.Key) -> bool:
-        """Take a jump's key. Pass a character typed before the prompt had the focus on to it. (The
-        prompt consumes its characters, so none comes here twice; enter finds it by its
+        """Take a key of a jump, or pass a character typed before the prompt had the focus on to the
+        prompt. (The prompt consumes its characters, so none comes here twice; enter is found by its
         bindings.)"""
         if self.page.panels.jumping:
             self._panels.take(event.character or "")

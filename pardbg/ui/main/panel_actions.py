@@ -11,7 +11,7 @@ _DIGITS: Final = {str(at % 10): at - 1 for at in range(1, 11)}
 
 
 class PanelActions:
-    """Moves the focus among panels, and goes where a letter says."""
+    """Actions that move the focus among panels, and go to the target of a letter."""
 
     def __init__(self, view: ScreenPort) -> None:
         self._view = view
@@ -44,7 +44,7 @@ class PanelActions:
             self._view.say("nothing to jump to here")
 
     def take(self, key: str) -> None:
-        """Go where a key of a jump says: a panel, a row, a page; capital letters zoom or open."""
+        """Go to the target of a jump's key: panel, row or page; capital letters zoom or open."""
         view, page = self._view, self._view.page
         target = page.panels.targets.get(key.lower())
         view.jump(False)

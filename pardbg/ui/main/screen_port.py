@@ -1,4 +1,4 @@
-"""What the parts of the main screen need of it."""
+"""Interface of the main screen for its parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pardbg.ui.screens.panel import Panel
 
 
 class ScreenPort(Protocol):
-    """The main screen as its actions see it; `MainScreen` says what each does."""
+    """Interface of the main screen for its actions; `MainScreen` documents each method."""
 
     live: bool
     shared: Shared

@@ -24,7 +24,7 @@ from pardbg.words import whole
 
 
 class TimeActions:
-    """Moves the cursor."""
+    """Actions that move the cursor."""
 
     def __init__(
         self, view: ScreenPort, cursor: TimeCursor, engine: Engine, keep: Callable[[Bookmark], None]
@@ -32,7 +32,7 @@ class TimeActions:
         """Set up the handlers; ``keep`` stores a bookmark, or removes one if its text is empty."""
         self._view, self._cursor, self._engine, self._keep = view, cursor, engine, keep
         self.unit = UNITS[0]
-        """What ``,`` and ``.`` move by where a page has no unit of its own."""
+        """Unit that ``,`` and ``.`` move by on a page without a unit of its own."""
 
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
@@ -103,7 +103,7 @@ class TimeActions:
 
     @property
     def moves_by(self) -> str:
-        """Return what ``,`` and ``.`` move by."""
+        """Return the unit that ``,`` and ``.`` move by."""
         return self._view.page.unit or self.unit
 
     def seek(self, t_ns: int) -> None:

@@ -25,7 +25,7 @@ from pardbg.ui.terminal_driver import TerminalApp
 
 
 class SelectionActions:
-    """Selects what is shown; moves nothing in time or in the run."""
+    """Actions that select what is shown, without moving the cursor or the ranks."""
 
     def __init__(self, view: ScreenPort, jump_to: Callable[[Evidence], None]) -> None:
         """Set up the handlers; ``jump_to`` goes to a finding's evidence."""
@@ -56,7 +56,7 @@ class SelectionActions:
         }
 
     def filter(self, text: str) -> None:
-        """Show only rows that contain ``text``; empty: all."""
+        """Show only rows that contain ``text``; empty: all rows."""
         self._view.page.filter(text)
         self._view.want_page()
 
@@ -157,7 +157,7 @@ class SelectionActions:
         self._view.want_page()
 
     def _turn_part(self, by: int) -> bool:
-        """Go to the next life or role of the run, and from the last to the newest life again."""
+        """Show the next life or role of the run, and after the last the newest life again."""
         shared = self._view.shared
         number = len(shared.frame.snapshot.parts) if shared.frame else 0
         shared.part = ((shared.part or 0) + by) % (number + 1) or None
@@ -165,7 +165,7 @@ class SelectionActions:
 
 
 class AppActions:
-    """Acts on the app as a whole; ``title`` names it in pictures."""
+    """Actions on the app as a whole; ``title`` names the app's pictures."""
 
     def __init__(self, view: ScreenPort, app: App[Any], title: str) -> None:
         self._view, self._app, self._title = view, app, title
@@ -201,7 +201,7 @@ class AppActions:
         self._view.say("copied the finding" if text else nothing)
 
     def _picture(self, argument: str) -> None:
-        """Save the screen as an SVG file, written on a thread of its own."""
+        """Save the screen as an SVG file, written on a separate thread."""
         frame = self._view.shared.frame
         at = frame.snapshot.t_ns - frame.snapshot.t_begin_ns if frame is not None else 0
         self._view.say("")
@@ -224,7 +224,7 @@ class AppActions:
         self._app.theme = f"pardbg-{argument}"
 
     def alert_of(self, snapshot: Snapshot) -> None:
-        """Call the user if that was asked for and something is new."""
+        """Alert the user if alerts are on and there is something new."""
         news = self.alerts.news(snapshot)
         if news and isinstance(self._app, TerminalApp):
             self._app.tell_terminal(news)

@@ -1,4 +1,4 @@
-"""What all pages share: the newest frame, the selected rank, and the handlers of keys."""
+"""Base class of all pages: the newest frame, the selected rank, and the handlers of keys."""
 
 from __future__ import annotations
 
@@ -24,56 +24,56 @@ from pardbg.ui.widgets.lines import PicturePane
 
 @dataclass(slots=True)
 class Shared:
-    """State that all pages share: above all, one selected rank."""
+    """State shared by all pages: above all, the selected rank."""
 
     rank: int = 0
     part: int | None = None
-    """The life or role that is looked at; None: the newest life."""
+    """Number of the shown life or role; None: the newest life."""
     frame: Frame | None = None
     loading: str = "waiting for the first record …"
     can_control: bool = False
     you: str = ""
     """This viewer's name in the audit trail."""
     typed: tuple[Entry, ...] = ()
-    """Lines of the prompt and their answers, oldest first."""
+    """Lines of the prompt with their answers, oldest first."""
     console_rows: int = 0
     """Lines of the console that the visible page shows."""
     stacks: dict[int, Stack] = field(default_factory=dict)
-    """What ``where`` brought, the last time it was asked."""
+    """Answer to the last ``where``: rank -> stack."""
     stacks_ns: int | None = None
     frame_at: int = 0
-    """Which frame of the selected rank is looked at; 0 the innermost."""
+    """Number of the selected frame of the selected rank; 0 the innermost."""
     every_frame: bool = False
-    """Whether those of libraries count, too."""
+    """Whether libraries' frames count, too."""
 
     @property
     def place(self) -> str:
-        """Return the prompt: the selected rank and what it is held before, where it is held."""
+        """Return the prompt's text: the selected rank and, if it is held, the held op or action."""
         held = self.frame.snapshot.control.held if self.frame is not None else {}
         at = f" r{self.rank} {short_next(held[self.rank], True)}" if self.rank in held else ""
         return f"(pardbg{at})"
 
 
 class Page(PicturePane):
-    """A page. Subclasses draw; they may have rows to select, zoom, and a detail."""
+    """Base of the pages. Subclasses draw; they may have rows to select, zoom, and a detail."""
 
     name_ = ""
     unit = ""
-    """What ``,`` and ``.`` move by here, where the page has a unit of its own."""
+    """Unit that ``,`` and ``.`` move by on this page, if the page has its own."""
     twofold = False
-    """Of two runs the page shows both, one over the other."""
+    """Whether the page shows both of two runs, one over the other."""
     opens = True
-    """Enter opens or selects something here."""
+    """Whether enter opens or selects something on this page."""
     sections: Collection[str] = ()
     """Sections of a snapshot (SECTIONS) that the page draws."""
     lacks = ""
-    """What the page says of itself while a job starts; empty: it has something to draw then."""
+    """Text of the page while a job starts; empty: the page can draw then, too."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(id=self.name_)
         self.shared = shared
         self.contains = ""
-        """The filter."""
+        """Text of the filter."""
         self.panels = Panels()
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
@@ -81,30 +81,30 @@ class Page(PicturePane):
         raise NotImplementedError
 
     def want(self) -> Want:
-        """Return what the page needs of the engine beyond the snapshot."""
+        """Return the data that the page needs of the engine beyond the snapshot."""
         return Want()
 
     def break_text(self, frame: Frame) -> str:
-        """Return the condition of a breakpoint at the selected row; empty: it is no place to
-        break at."""
+        """Return the condition of a breakpoint at the selected row; empty: no breakpoint is
+        possible."""
         return ""
 
     def wanted(self) -> Want:
-        """Return the same, with the newest line of output while the job starts."""
+        """Return the page's wanted data, with the newest line of output while the job starts."""
         frame, want = self.shared.frame, self.want()
         early = frame is None or self._starts(frame.snapshot)
         return replace(want, output=OutputWant(1)) if early and want.output is None else want
 
     def has_nothing(self, snapshot: Snapshot) -> bool:
-        """Return whether the page has nothing to draw of a job that starts."""
+        """Return whether the page cannot draw anything yet of a starting job."""
         return not snapshot.ranks
 
     def _starts(self, snapshot: Snapshot) -> bool:
         return bool(self.lacks) and is_starting(snapshot) and self.has_nothing(snapshot)
 
     def ranks_drawn(self) -> frozenset[int] | None:
-        """Return the ranks on the screen, and about a screen more around them and the selected one;
-        None: all. The same while rows move little: each change of it makes a frame."""
+        """Return the ranks on the screen, and about a screen more around them and the selected
+        rank; None: all. Equal while rows move little, since each change requests a frame."""
         ranks, found = self.ranks(), set[int]()
         for rank in (self.shared.rank, *self._first_in_view()):
             near = around(ranks, rank, self.app.size.height, None)
@@ -118,7 +118,7 @@ class Page(PicturePane):
         return self.rows_in_view()[:1]
 
     def redraw(self) -> None:
-        """Draw from the newest frame, where the page is visible and the frame was made for it."""
+        """Draw from the newest frame, if the page is visible and the frame was made for it."""
         if not self.display or self.size.width < 1 or not self.ready:
             return  # the frame that was asked for comes at once
         cells, rows = self.size
@@ -135,7 +135,7 @@ class Page(PicturePane):
         return frame is None or frame.sections.issuperset(self.sections)
 
     def _drawn(self, frame: Frame, cells: int, rows: int) -> Picture:
-        """Return the page's picture; for two runs both, one over the other, if the page can."""
+        """Return the page's picture; for two runs both, one over the other, if possible."""
         if self._starts(frame.snapshot):
             return starting(frame.snapshot, cells, rows, self.lacks, frame.output or ())
         other = frame.other
@@ -173,7 +173,7 @@ class Page(PicturePane):
         return [row.rank for row in frame.snapshot.ranks] if frame else []
 
     def choose(self, index: int) -> None:
-        """Select the rank of a clicked row: the index is a rank here."""
+        """Select the rank of a clicked row, whose index is the rank on this page."""
         if index in self.ranks():
             self.shared.rank = index
         self.redraw()
@@ -183,7 +183,7 @@ class Page(PicturePane):
         return False
 
     def other(self) -> bool:
-        """Switch to the page's other form; False if it has none."""
+        """Switch to the page's other form; return False if it has none."""
         return False
 
     def grid(self) -> bool:
@@ -195,11 +195,11 @@ class Page(PicturePane):
         return False
 
     def cell(self, by: int) -> bool:
-        """Select the cell before or after the selected one; False without cells."""
+        """Select the next or previous cell; return False if the page has no cells."""
         return False
 
     def match(self, by: int) -> bool:
-        """Go to the match before or after; False without a search."""
+        """Go to the next or previous match; return False without a search."""
         return False
 
     def pick(self, index: int, x: int) -> None:
@@ -207,12 +207,12 @@ class Page(PicturePane):
         self.choose(index)
 
     def turn(self, by: int) -> bool:
-        """Go to the next (+1) or previous (-1) of several things the page shows one of; False if
-        there is just one."""
+        """Go to the next (+1) or previous (-1) of several things of which the page shows one;
+        return False if there is just one."""
         return False
 
     def follow(self) -> None:
-        """Go back to the newest."""
+        """Go back to the newest rows."""
         self.follow_end()
 
     def filter(self, text: str) -> None:
@@ -220,7 +220,7 @@ class Page(PicturePane):
         self.redraw()
 
     def time_step_ns(self, snapshot: Snapshot) -> int:
-        """Return how far one press of an arrow moves, in ns: a twentieth of a step by default."""
+        """Return the time that one press of an arrow moves by, ns: 1/20 of a step by default."""
         return max(1, (snapshot.step_ns or 100_000_000) // 20)
 
     def jump(self, frame: Frame) -> Evidence | None:
@@ -228,7 +228,7 @@ class Page(PicturePane):
         return None
 
     def copied(self, _frame: Frame) -> str:
-        """Return the text that y copies; empty: nothing here."""
+        """Return the text that y copies; empty: the page has none."""
         return ""
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:

@@ -12,9 +12,9 @@ from pardbg.ui.screens.base import Page, Shared
 
 _CONSOLE = 500
 _PRINTED = 40
-"""Lines of output where there is room."""
+"""Lines of output if there is room."""
 _LAST_NS = 1 << 62
-"""In a recording, what is typed comes after the audit trail, wherever the cursor is."""
+"""Time of typed lines in a recording, ns: after the audit trail, wherever the cursor is."""
 
 
 class DebugPage(Page):
@@ -33,7 +33,7 @@ class DebugPage(Page):
         super().move(by)
 
     def look_from(self, number: int) -> bool:
-        """Select frame ``number``, 0 the innermost; False if there is no such frame."""
+        """Select frame ``number``, 0 the innermost; return False if there is no such frame."""
         if not 0 <= number < len(_in_reach(self.shared)):
             return False
         self.shared.frame_at = number
@@ -41,7 +41,7 @@ class DebugPage(Page):
         return True
 
     def stacks(self, found: WhereFound) -> int:
-        """Take the answer to ``where``; return the number of ranks it holds."""
+        """Take the answer to ``where``; return the number of ranks with stacks."""
         self.shared.stacks, frame = stacks_of(found), self.shared.frame
         self.shared.stacks_ns = frame.snapshot.t_end_ns if frame else None
         self.redraw()
@@ -54,7 +54,7 @@ class DebugPage(Page):
 
     def say(self, text: str, style: str = "dim", n: int = 0) -> None:
         """Add a line to the console and bring it into view; ``n``: number of the CONTROL message
-        that says the same."""
+        with the same content."""
         frame = self.shared.frame
         live = frame is not None and self.shared.can_control
         t_ns = frame.snapshot.t_end_ns if frame is not None and live else _LAST_NS
@@ -66,7 +66,7 @@ class DebugPage(Page):
 
 
 def look_at(shared: Shared, frame: Frame | None) -> DebugPageState:
-    """Return what a page shows of stacks, source and console."""
+    """Return the page's state of stacks, source and console."""
     ended = shared.can_control and frame is not None and frame.finished
     return DebugPageState(
         shared.rank, shared.stacks, shared.stacks_ns, shared.typed,
@@ -77,7 +77,7 @@ def look_at(shared: Shared, frame: Frame | None) -> DebugPageState:
 
 
 def source_place(shared: Shared) -> Place | None:
-    """Return where the selected rank's frame is, as far as it is known."""
+    """Return the source place of the selected rank's frame; None: not known."""
     spots = _in_reach(shared)
     spot = spots[min(shared.frame_at, len(spots) - 1)] if spots else None
     return Place(spot.file, spot.line) if spot is not None and spot.file else None

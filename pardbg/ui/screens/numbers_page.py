@@ -14,7 +14,7 @@ from pardbg.ui.screens.row_pages import RowsPage
 
 
 class NumbersPage(RowsPage):
-    """Modules in the order of execution; begins at the one to look at."""
+    """Page of modules in the order of execution; begins at the module to look at first."""
 
     name_ = "numbers"
 
@@ -36,8 +36,8 @@ class NumbersPage(RowsPage):
         return Want(sameness=True, source=None if place is None else place_of(place.source))
 
     def break_text(self, frame: Frame) -> str:
-        """Where the chosen module's forward has ended; of one that differs in backward alone, where
-        the gradient of its output has come."""
+        """Return a breakpoint after the selected module's forward; if it differs in backward alone,
+        at the gradient of its output."""
         rows = self.rows(frame)
         if frame.sameness is None or not rows:
             return ""

@@ -1,4 +1,4 @@
-"""A page's panels: which has the focus, which is zoomed, and the letters of a jump over them."""
+"""A page's panels: the focused one, the zoomed one, and a jump's letters over them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Panels:
 
     def __init__(self) -> None:
         self.jumping = False
-        """Letters stand over panels and rows."""
+        """Whether letters are shown over panels and rows."""
         self.targets: dict[str, str | int] = {}
-        """Letter -> the panel by its title, or the row, that it goes to."""
+        """Letter -> its target: a panel by title, or a row."""
         self._all: list[Region] = []
         self._focused = ""
         self._zoomed = ""
         self._size: tuple[int, int] | None = None
-        """Of the page that has the zoomed panel as large as the screen."""
+        """Size of the page with the zoomed panel as large as the screen."""
 
     def draw(self, draw: Callable[[int, int], Picture], cells: int, rows: int) -> Picture:
-        """Return the page's picture, or the panel of it that is zoomed, as long as it is there."""
+        """Return the page's picture, or its zoomed panel, as long as there is such a panel."""
         found = zoomed(draw, self._zoomed, cells, rows, self._size) if self._zoomed else None
         if found is None:
             return draw(cells, rows)
@@ -38,7 +38,7 @@ class Panels:
     def marked(
         self, lines: Sequence[Line], foot: Sequence[Line], rows: Mapping[int, int], cells: int
     ) -> Sequence[Line]:
-        """Return the lines with borders where there is room, the focused panel's edge brighter, and
+        """Return the lines with borders if there is room, the focused panel's edge brighter, and
         with a jump's letters; ``rows``: row of the page -> line."""
         below = (replace(region, y=region.y + len(lines)) for region in regions(foot))
         self._all = [*regions(lines), *below]
@@ -63,7 +63,7 @@ class Panels:
         self._focused = title
 
     def turn(self, by: int) -> bool:
-        """Give the focus to the next panel (+1) or the one before; False if there is just one."""
+        """Give the focus to the next (+1) or previous panel; return False if there is only one."""
         if self.focus is None or len(self._all) < 2:
             return False
         at = self._all.index(self.focus) + by
@@ -71,8 +71,8 @@ class Panels:
         return True
 
     def zoom(self, on: bool) -> bool:
-        """Zoom the focused panel to the whole page, or show the page again; False if that changes
-        nothing."""
+        """Zoom the focused panel to the whole page, or show the page again; False if nothing
+        changes."""
         panel = self.focus
         if on == bool(self._zoomed) or (on and panel is None):
             return False

@@ -35,8 +35,8 @@ class _Pane(PicturePane):
 
 
 class Panel(ModalScreen[str]):
-    """A framed picture that scrolls and is drawn anew with each frame. Its result is the prompt
-    that was asked for in it (``:`` or ``/``), or empty."""
+    """A framed picture that scrolls and is drawn anew with each frame. The panel's result is the
+    prompt opened from it (``:`` or ``/``), or empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "dismiss('')", "close"),
@@ -87,7 +87,7 @@ class HelpPanel(Panel):
     """Help: all actions, the screen's own first, then words; ``/`` searches."""
 
     AUTO_FOCUS = ""
-    """Keys scroll until a search was asked for."""
+    """Widget with the initial focus: none, as keys scroll until a search is opened."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search")]
     _keys = "/ searches   esc closes"
 
@@ -127,7 +127,7 @@ class HelpPanel(Panel):
 
 
 def _help_rows(live: bool, screen: str) -> list[HelpRow]:
-    """Return every action of this mode once."""
+    """Return a row for every action of this mode."""
     first = [action for action, _ in own(screen, live)]
     order: list[Group] = list(GROUP_TITLES)
     others = (action for action in for_mode(live) if action not in first)

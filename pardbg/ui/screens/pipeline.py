@@ -18,11 +18,11 @@ from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.debug import look_at, source_place
 
 _CONSOLE: Final = 6
-"""Least number of rows for the console under the grid, with its edges."""
+"""Minimum rows, edges included, of the console under the grid."""
 
 
 _BY_TIME: Final = 13
-"""Least number of rows under the grid for the same step by time."""
+"""Minimum rows under the grid for the same step by time."""
 
 
 class PipelinePage(Page):
@@ -36,9 +36,9 @@ class PipelinePage(Page):
         super().__init__(shared)
         self._whatif = False
         self._chosen: dict[bool, bool] = {}
-        """Held or not -> by tick or not, where the reader chose; else by tick while held."""
+        """Held or not -> ticks or not, as the user chose; by default by ticks while held."""
         self._cell: str | None = None
-        """The action of the tick grid that is looked at, on the selected rank."""
+        """The selected action of the tick grid, on the selected rank."""
         self._was_by_tick = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
@@ -91,8 +91,8 @@ class PipelinePage(Page):
         self._whatif = False
 
     def cell(self, by: int) -> bool:
-        """Select the next action of the selected rank: by ticks of its plan, by time of those that
-        ran."""
+        """Select the next action of the selected rank: in the order of the plan's ticks, or of
+        time."""
         frame = self.shared.frame
         if frame is None or self._whatif:
             return False
@@ -116,7 +116,7 @@ class PipelinePage(Page):
         super().pick(index, x)
 
     def move(self, by: int) -> None:
-        """Select another rank, and its action of the same tick or time, or the nearest."""
+        """Select another rank, and the rank's action of the same tick or time, or the nearest."""
         frame, before = self.shared.frame, self.shared.rank
         self.shared.frame_at = 0
         super().move(by)
@@ -128,19 +128,19 @@ class PipelinePage(Page):
             self.redraw()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
-        """By ticks, enter selects a cell first; its facts stand under the grid."""
+        """Select a cell first if the page is by ticks: its facts are shown under the grid."""
         if frame.ticks is not None and self._by_tick(frame) and self._cell is None:
             self.cell(0)
             return None
         return super().detail(frame, cells, rows)
 
     def follow(self) -> None:
-        """Go back to the newest, without a selected cell."""
+        """Go back to the newest step, without a selected cell."""
         self._cell = None
         super().follow()
 
     def turn(self, by: int) -> bool:
-        """Go to the previous or next pipeline; False if there is one at most."""
+        """Show the previous or next pipeline; return False if there is at most one."""
         frame = self.shared.frame
         names = frame.snapshot.pipelines if frame else ()
         view = frame.snapshot.pipeline if frame else None
@@ -172,7 +172,7 @@ class PipelinePage(Page):
 
 
 def places_of(frame: Frame, by_tick: bool) -> dict[int, dict[str, int]]:
-    """Return the tick of each rank's actions, or the time each began."""
+    """Return the tick of each rank's actions, or the time at which each began."""
     if by_tick:
         rows = [row for grid in frame.ticks.grids for row in grid.rows] if frame.ticks else []
         return {row.rank: {cell.action: cell.tick for cell in row.cells} for row in rows}
@@ -183,7 +183,7 @@ def places_of(frame: Frame, by_tick: bool) -> dict[int, dict[str, int]]:
 
 
 def newest_of(frame: Frame, by_tick: bool, rank: int, texts: Sequence[str]) -> int:
-    """Return which of a rank's actions ran last."""
+    """Return the action of the rank that ran last."""
     if not by_tick or frame.ticks is None:
         return len(texts) - 1
     rows = (row for grid in frame.ticks.grids for row in grid.rows if row.rank == rank)
@@ -194,7 +194,7 @@ def newest_of(frame: Frame, by_tick: bool, rank: int, texts: Sequence[str]) -> i
 def _tick_page(
     shared: Shared, frame: Frame, ticks: Ticks, cell: str | None, cells: int, rows: int
 ) -> Picture:
-    """Return the grid, and under it what was typed and done while ranks are held."""
+    """Return the grid and, while ranks are held, the console under it."""
     look = TickPageState(shared.rank, cell, hits(frame.snapshot))
     if frame.snapshot.control.mode not in HELD_MODES:
         grid = tick_page(frame.snapshot, ticks, cells, rows, look)

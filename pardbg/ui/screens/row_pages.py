@@ -1,4 +1,4 @@
-"""Pages that list rows: overview, collectives, traffic, memory, findings, output."""
+"""Pages of rows: overview, collectives, traffic, memory, findings, output."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from pardbg.ui.engine.feed import Frame, OutputWant, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 
 _LIMIT = 2000
-"""Lines of output."""
+"""Maximum number of lines of output."""
 
 
 class OverviewPage(Page):
-    """A row per rank; of many, a square."""
+    """Page with a row per rank; for many ranks, a square each."""
 
     name_ = "overview"
     lacks = "A rank is a row here as soon as it makes its first process group."
     twofold = True
     sections = ("courses",)
     _meshed: bool | None = None
-    """Squares or rows, where the reader chose."""
+    """Whether ranks are squares, if the user chose; None: not chosen."""
     _measure = 0
     _turned = 0
 
@@ -75,7 +75,7 @@ class OverviewPage(Page):
         return len(frame.snapshot.ranks) > MANY if self._meshed is None else self._meshed
 
     def ranks_drawn(self) -> frozenset[int] | None:
-        """Return the chosen rank alone of the mesh: all others' rows are made in turn."""
+        """Return only the chosen rank of the mesh: all others' rows are made in turn."""
         if self._by_mesh(self.shared.frame):
             return frozenset((self.shared.rank,))
         return super().ranks_drawn()
@@ -112,7 +112,7 @@ class OverviewPage(Page):
             super().pick(index, x)
 
     def _to_square(self, square: Callable[[SquareLayout], int | None]) -> bool:
-        """Select the rank of a square of the mesh; False where ranks are rows."""
+        """Select the rank of a square of the mesh; return False if ranks are rows."""
         frame = self.shared.frame
         if frame is None or not self._by_mesh(frame):
             return False
@@ -149,12 +149,12 @@ class MemoryPage(Page):
 
 
 class RowsPage(Page):
-    """A list with one selected row, which stays selected while others come and go around it."""
+    """A list with one selected row, which stays selected while other rows come and go around it."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._chosen: Any = None
-        """What names the row; None: none was chosen by hand."""
+        """Identity of the selected row; None: the user selected none."""
         self._at = 0
 
     def rows(self, frame: Frame) -> Sequence[Any]:
@@ -169,7 +169,7 @@ class RowsPage(Page):
         raise NotImplementedError
 
     def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
-        """Return the row to show while none is selected."""
+        """Return the row to show while the user has selected none."""
         return 0
 
     def at(self, frame: Frame) -> int:
@@ -200,7 +200,7 @@ class RowsPage(Page):
 
 
 class CollectivesPage(RowsPage):
-    """Ops matched over their ranks; follows the newest until a row is selected."""
+    """Page of ops matched over their ranks; follows the newest until a row is selected."""
 
     name_ = "collectives"
     sections = ("collectives", "p2p")
@@ -227,7 +227,7 @@ class CollectivesPage(RowsPage):
         return begins_at(frame.snapshot, rows, self._by_wait)
 
     def grid(self) -> bool:
-        """Switch between order of time and most waiting first."""
+        """Switch between order of time and longest wait first."""
         self._by_wait, self._chosen = not self._by_wait, None
         self.redraw()
         return True
@@ -272,11 +272,11 @@ class TrafficPage(RowsPage):
 
 
 _PRINTED: Final = 40
-"""Lines of output under a finding."""
+"""Number of lines of output under a finding."""
 
 
 class FindingsPage(RowsPage):
-    """The findings; enter goes to the time and place of the evidence."""
+    """Page of findings; enter goes to the time and place of a finding's evidence."""
 
     name_ = "findings"
     lacks = "No error or warning so far. Little can be judged yet: speed only by whole steps."
@@ -303,7 +303,7 @@ class FindingsPage(RowsPage):
         return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:
-        """Ask for lanes up to the time of the selected finding; of a hang to the wait's end."""
+        """Request lanes up to the time of the selected finding; for a hang up to the wait's end."""
         frame = self.shared.frame
         found = self.rows(frame) if frame is not None else []
         if frame is None or self._at >= len(found):
@@ -328,7 +328,7 @@ class FindingsPage(RowsPage):
         return in_plain_text(frame.snapshot, found[self._at]) if self._at < len(found) else ""
 
     def point_at(self, finding: Finding) -> None:
-        """Select a finding, now or as soon as it appears."""
+        """Select a finding, now or as soon as the list has it."""
         self._chosen = self.key(finding)
         self.redraw()
 
@@ -343,7 +343,7 @@ class OutputPage(Page):
     name_ = "output"
     opens = False
     _at: int | None = None
-    """The line that a search stands at."""
+    """Number of the line at which a search is."""
 
     def want(self) -> Want:
         contains = self.contains if self._at is None else ""
@@ -355,7 +355,7 @@ class OutputPage(Page):
         return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at)
 
     def match(self, by: int) -> bool:
-        """Go to the match after or before, in all lines; False without a search."""
+        """Go to the next or previous match, in all lines; return False without a search."""
         frame = self.shared.frame
         if not self.contains or frame is None or frame.output is None:
             return False

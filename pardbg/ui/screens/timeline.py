@@ -27,7 +27,7 @@ class TimelinePage(Page):
         self._zoomed_at: Frame | None = None
         self._spot: Spot | None = None
         self._stay_ns: int | None = None
-        """Where a live run's window ends while a box is chosen: it must not run away."""
+        """End of a live run's window while a box is selected: fixed, so that the box stays."""
 
     def want(self) -> Want:
         width, frame = columns(max(20, self.app.size.width)), self.shared.frame
@@ -44,7 +44,7 @@ class TimelinePage(Page):
         return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns, self._halved))
 
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
-        """Select a box; the window stays while one is selected."""
+        """Select a box; the window does not move while a box is selected."""
         self._spot = spot
         self.sections = ("collectives", "p2p") if spot is not None else ()  # what it waited for
         self._stay_ns = frame.lanes_t1_ns if spot is not None else None
@@ -69,7 +69,7 @@ class TimelinePage(Page):
     # ---- the chosen box
 
     def cell(self, by: int) -> bool:
-        """Select the box before or after; at first the rank's longest wait in the window."""
+        """Select the next or previous box; at first the rank's longest wait in the window."""
         frame = self.shared.frame
         if frame is None:
             return False
@@ -91,7 +91,7 @@ class TimelinePage(Page):
         return True
 
     def move(self, by: int) -> None:
-        """With a box selected, select that of the lane above or below at the same time."""
+        """Select another rank; with a box selected, the next lane's box at the same time."""
         frame, spot = self.shared.frame, self._spot
         if frame is None or spot is None:
             super().move(by)
@@ -107,7 +107,7 @@ class TimelinePage(Page):
             self._choose(frame, rows[index], time_at(_window(frame), self.size.width, x))
 
     def _choose(self, frame: Frame, place: tuple[int, str], t_ns: int) -> None:
-        """Select the box of a lane at a time, or the nearest."""
+        """Select a lane's box at a time, or the nearest one."""
         self.shared.rank, lane = place
         spans = self._lanes(frame).get(place[0], {}).get(lane, ())
 
@@ -118,12 +118,12 @@ class TimelinePage(Page):
         self._look_at(frame, Spot(place[0], lane, near.t0_ns) if near is not None else None)
 
     def follow(self) -> None:
-        """Go back to the newest, without a selected box."""
+        """Go back to the newest time, without a selected box."""
         self._spot, self._stay_ns, self.sections = None, None, ()
         super().follow()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
-        """Enter selects a box first; its facts stand under the lanes."""
+        """Select a box first: its facts are under the lanes, not in a panel."""
         if self._spot is None and self.cell(0):
             return None
         return super().detail(frame, cells, rows)
@@ -160,8 +160,8 @@ def _window(frame: Frame) -> Window:
 
 
 def _matching(lanes: Lanes, contains: str) -> Lanes:
-    """Return the lanes of the rank that the text names, else those whose name contains it; empty
-    where nothing does."""
+    """Return the lanes of the rank that the text names; else the lanes whose name contains the
+    text; empty if there are none."""
     rank = rank_named(contains)
     if rank is not None or not contains:
         return {one: row for one, row in lanes.items() if rank in (None, one)}

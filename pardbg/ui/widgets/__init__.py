@@ -1,1 +1,1 @@
-"""Widgets that show pictures of ``pardbg.render`` and hold no data of their own."""
+"""Widgets that show pictures of ``pardbg.render``, without data of their own."""

@@ -21,7 +21,7 @@ from pardbg.ui.palette import style
 
 
 class Lines(Widget):
-    """Shows lines, one terminal row each."""
+    """Widget that shows lines, one terminal row each."""
 
     def __init__(self, *, id: str | None = None, ground: str = "") -> None:
         super().__init__(id=id)
@@ -36,7 +36,7 @@ class Lines(Widget):
         return self._lines
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Replace the lines; only rows that differ are painted."""
+        """Replace the lines; only rows that differ are painted again."""
         new, old = tuple(lines), self._lines
         if new == old:
             return
@@ -51,7 +51,7 @@ class Lines(Widget):
             self.refresh(*rows)
 
     def dim(self, far: bool) -> None:
-        """Dim all lines, or show them as they are."""
+        """Dim all lines, or show them without dimming."""
         self._far = far
         self.refresh()
 
@@ -75,7 +75,7 @@ class Lines(Widget):
 
 
 class ClickedLines(Lines):
-    """Lines that report where they are clicked."""
+    """Lines that report clicks on them."""
 
     @dataclass
     class Clicked(Message):
@@ -117,7 +117,7 @@ class Tabs(Lines):
 
 
 _FEW_ROWS: Final = 4
-"""In so few rows each counts."""
+"""Number of rows up to which each row is needed."""
 
 
 def _beyond(above: int, below: int) -> Line:
@@ -127,11 +127,11 @@ def _beyond(above: int, below: int) -> Line:
 
 
 class PicturePane(Lines):
-    """Shows a `Picture`, keeps its focus row in view and states how many rows lie beyond."""
+    """Widget that shows a `Picture`, keeps its focus row in view and counts the rows beyond."""
 
     @dataclass
     class Clicked(Message):
-        """A body row was clicked in column ``x``; ``index`` is the picture's ``rows`` entry."""
+        """Click on a body row in column ``x``; ``index`` is the picture's ``rows`` entry."""
 
         index: int
         x: int
@@ -142,7 +142,7 @@ class PicturePane(Lines):
         self._top = 0
         self._focus: int | None = None
         self._shown = 0
-        """Body rows that fitted last."""
+        """Number of body rows that fitted at the last paint."""
         self._tail = True
 
     @property
@@ -162,8 +162,8 @@ class PicturePane(Lines):
         return [row for row in rows if row >= 0]
 
     def show_picture(self, picture: Picture) -> None:
-        """Show a picture. It scrolls only if the focus row has moved out of view, if the room for
-        it shrinks, or if the end is followed."""
+        """Show a picture. Scrolls only if the focus row has moved out of view, if the room for the
+        picture shrinks, or if the end is followed."""
         was_seen = self._focus is not None and self._top <= self._focus < self._top + self._shown
         self._picture, moved = picture, picture.focus != self._focus
         moved |= was_seen and self.room < self._shown
@@ -188,7 +188,7 @@ class PicturePane(Lines):
         self._paint()
 
     def follow_end(self) -> None:
-        """Go to the newest line if it is the last; elsewhere back to the selected row."""
+        """Go to the newest line of a followed list; in other pictures back to the selected row."""
         self._tail, self._focus = True, None
         if self._picture.follow:
             self.scroll_rows(len(self._picture.body))
@@ -204,11 +204,11 @@ class PicturePane(Lines):
         self.show(self.marked([*picture.head, *body], picture.foot))
 
     def marked(self, lines: Sequence[Line], foot: Sequence[Line]) -> Sequence[Line]:
-        """Return all lines with what is marked in them; pages override it."""
+        """Return all lines, with marks; pages override this method."""
         return [*lines, *foot]
 
     def rows_shown(self) -> dict[int, int]:
-        """Return the first line on the screen of each of ``Picture.rows`` that is there."""
+        """Return the first visible line of each of ``Picture.rows`` on the screen."""
         found: dict[int, int] = {}
         head = len(self._picture.head)
         for at, row in enumerate(self._picture.rows[self._top : self._top + self.room]):
@@ -217,8 +217,8 @@ class PicturePane(Lines):
         return found
 
     def _hint(self, row: Line, at: int, below: int) -> Line:
-        """Return the row at the edge with the number of rows beyond. A row that this would cut
-        counts as one of those, unless it is selected."""
+        """Return the row at the edge with the number of rows beyond. A row that the hint would cut
+        counts as one of those, unless the row is selected."""
         tail, cells = _beyond(self._top, below), self._picture.cells or self.size.width
         cut = width("".join(run.text for run in row).rstrip()) > cells - line_width(tail)
         if cut and at != self._picture.focus and self.room > _FEW_ROWS:
@@ -229,7 +229,7 @@ class PicturePane(Lines):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw again at the present size; pages override it."""
+        """Draw again at the present size; pages override this method."""
         self._paint()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:

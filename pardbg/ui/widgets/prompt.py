@@ -15,7 +15,7 @@ from pardbg.ui.commands.startup import History
 
 Complete = Callable[[str], Sequence[str]]
 NOTE: Final = "m"
-"""The prompt asks for a bookmark's note."""
+"""Kind of prompt that asks for a bookmark's note."""
 
 
 class _Likely(Suggester):
@@ -34,21 +34,21 @@ class Prompt(Input):
 
     @dataclass
     class Done(Message):
-        """The line was entered (``text``) or abandoned (``None``)."""
+        """Message: the line was entered (``text``) or abandoned (``None``)."""
 
         kind: str
         text: str | None
 
     @dataclass
     class Edited(Message):
-        """The text changed: filters apply at once, candidates follow."""
+        """Message: the text changed, so filters apply at once and candidates follow."""
 
         kind: str
         text: str
 
     @dataclass
     class Kept(Message):
-        """A new line for the history file."""
+        """Message: a new line for the history file."""
 
         line: str
 
@@ -63,9 +63,9 @@ class Prompt(Input):
         self.history = history or History(None)
         self._at = 0
         self._typed = ""
-        """The line that was being typed before the history was looked at."""
+        """The unfinished line from before the history was looked at."""
         self._round: tuple[str, ...] = ()
-        """Completions that tab goes through, and what it left in the line."""
+        """Completions that tab cycles through."""
 
     def ask(self, kind: str, text: str = "") -> None:
         """Open for a command or a filter."""
@@ -106,7 +106,7 @@ class Prompt(Input):
         self.cursor_position = len(text)
 
     def _tab(self) -> None:
-        """Complete as far as all completions agree; from there on cycle through them."""
+        """Complete as far as all completions agree; after that, cycle through them."""
         if self.value in self._round:
             self._put(self._round[(self._round.index(self.value) + 1) % len(self._round)])
             return
