@@ -26,7 +26,7 @@ class Axis:
 
     t0_ns: int
     span_ns: float
-    """What the columns show, the breaks' removed time left out."""
+    """Time that the columns show, ns, without the time removed by breaks."""
     cells: int
     breaks: tuple[tuple[int, int], ...] = ()
 
@@ -36,7 +36,7 @@ class Axis:
 
     @cached_property
     def _cuts(self) -> tuple[list[int], list[float]]:
-        """Return (begin of each break, time removed before it)."""
+        """Return (begins of the breaks, time removed before each of them)."""
         removed, begins, sums = 0.0, [], []
         kept = self.ns_per_cell * BREAK_CELLS
         for begin, end in self.breaks:
@@ -64,7 +64,7 @@ class Axis:
 
 
 def gaps(spans: Iterable[tuple[int, int]], end_ns: int) -> tuple[tuple[int, int], ...]:
-    """Return the intervals up to ``end_ns`` without a span that are long beside the longest
+    """Return the intervals up to ``end_ns`` without a span, if long compared to the longest
     span."""
     ordered = sorted(spans)
     if not ordered:
@@ -88,7 +88,7 @@ def nice_step(ns: float) -> float:
 
 
 def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -> Row:
-    """Times along the axis, counted from ``origin_ns`` (its own begin otherwise)."""
+    """Return the times along the axis, counted from ``origin_ns`` (by default the axis' begin)."""
     row = Row(axis.cells)
     origin = axis.t0_ns if origin_ns is None else origin_ns
     step = nice_step(axis.ns_per_cell * 14)
@@ -126,6 +126,6 @@ def _ticks(axis: Axis, origin: int, step: float) -> Sequence[float]:
 
 
 def mark_breaks(row: Row, axis: Axis) -> None:
-    """Draw a break across a row, over its contents."""
+    """Draw a break across a row, over the row's contents."""
     for begin, end in axis.breaks:
         row.fill(axis.x(begin), axis.x(end), "╎", "gap")

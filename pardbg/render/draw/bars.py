@@ -41,7 +41,7 @@ def spark(
 
 
 def thin(fraction: float, size: int) -> str:
-    """Return a thin bar, to half a cell; any value above nothing shows."""
+    """Return a thin bar, to half a cell; any positive value is visible."""
     halves = min(size * 2, max(round(fraction * size * 2), 1 if fraction > 0 else 0))
     return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(size)
 
@@ -65,7 +65,7 @@ def stacked(parts: Sequence[tuple[float, str, str]], size: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One labelled bar."""
+    """A bar with its label and figure."""
 
     label: str
     fraction: float
@@ -94,21 +94,21 @@ def bars(rows: Sequence[Bar], cells: int) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """A column of a table: heading, width, alignment, priority, and its cell's text."""
+    """A column of a table: heading, width, alignment, priority, and the cells' contents."""
 
     title: str
     size: int
     of: Callable[[R], tuple[str, str]] | None = None
-    """A row's text and its style."""
+    """Function from a row to its text and style."""
     draws: Callable[[R, int], Line] | None = None
-    """In its place: a row's cell as a picture, so wide."""
+    """Function that draws a row's cell at a given width, instead of a text."""
     rank: int = 0
     """Columns with the highest rank go first when the terminal is narrow."""
     align: str = "left"
     wish: int = 0
-    """The width at which nothing in it would be cut."""
+    """Width at which no cell of the column would be cut."""
     heads: Callable[[int], Line] | None = None
-    """In place of the title: its heading, so wide."""
+    """Function that draws the heading at a given width, instead of the title."""
 
     def cell(self, text: str) -> str:
         return right(text, self.size) if self.align == "right" else left(text, self.size)
@@ -149,7 +149,7 @@ def headings(columns: Sequence[Column[R]]) -> Line:
 
 
 def table_row(columns: Sequence[Column[R]], row: R, cells: int, chosen: bool = False) -> Line:
-    """Return a row under ``headings``, across the whole width if it is selected."""
+    """Return a row under ``headings``; a selected row is marked over the whole width."""
     made = line("  ", *(line(column.line(row), "  ") for column in columns))
     return fit(selected(made), cells, "+sel") if chosen else made
 
@@ -160,7 +160,7 @@ def facts(rows: Iterable[tuple[str, str]], size: int = 16) -> list[Line]:
 
 
 def inspected(head: Sequence[Segment], tail: Sequence[Segment], cells: int) -> list[Line]:
-    """Draw the facts of the selected box in two lines that belong together."""
+    """Draw the facts of the selected box in two lines, one below the other."""
     return [
         fit((Segment("  ┌ ", "accent"), *head), cells),
         fit((Segment("  └ ", "accent"), *tail), cells),
@@ -168,7 +168,7 @@ def inspected(head: Sequence[Segment], tail: Sequence[Segment], cells: int) -> l
 
 
 def keys(items: Iterable[tuple[str, str, str]], cells: int) -> Line:
-    """Return as many marks (text, style) with their meanings as fit."""
+    """Return the first marks (text, style) with their meanings, as many as fit."""
     parts: list[Segment] = []
     used = 0
     for mark, style, word in items:
@@ -191,13 +191,13 @@ def abreast(parts: Sequence[tuple[Sequence[Line], int]], indent: int = 1) -> lis
 
 
 def panel_widths(cells: int, number: int) -> list[int]:
-    """Share a page's width among panels abreast; their borders stand at its edges."""
+    """Share a page's width among panels abreast; the outer borders are at the page's edges."""
     whole, more = divmod(cells - 2 - GAP * (number - 1), number)
     return [whole + (at < more) for at in range(number)]
 
 
 def rule(title: str, cells: int, note: str = "") -> Line:
-    """Return a section's heading: its name, a thin rule, a note at the right."""
+    """Return a section's heading: its title, a thin rule, a note at the right."""
     head = f"{title} " if title else ""
     room = cells - width(head) - 3
     tail = f" {clip(note, room)}" if note and room >= min(width(note), 8) else ""

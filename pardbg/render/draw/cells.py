@@ -17,13 +17,13 @@ from pardbg import plain_text
 
 SELECTED = "+sel"
 PAIR = "/"
-"""``a/b`` is the ink of ``a`` on a ground of the ink of ``b``: two things in one cell."""
+"""Separator of a style ``a/b``: ink of ``a`` on a ground in the ink of ``b``, in one cell."""
 clean = plain_text.plain
-"""Text from a job or a session, without what could move the cursor or change colours."""
+"""Function that removes control sequences from a text of a job or a session."""
 
 
 class Segment(NamedTuple):
-    """Text in one style."""
+    """A piece of text in one style."""
 
     text: str
     style: str = ""
@@ -33,8 +33,8 @@ Line = tuple[Segment, ...]
 
 
 class Drawn(Sequence[Line]):
-    """``number`` lines that are drawn when they are read: of a long list, those on the screen, and
-    those that stand ``below`` it."""
+    """A sequence of ``number`` lines that are drawn when they are read: from a long list only those
+    on the screen are, and the lines ``below`` the list."""
 
     def __init__(
         self, number: int, draw: Callable[[int], Line], below: Sequence[Line] = ()
@@ -62,15 +62,15 @@ class Picture:
     body: Sequence[Line] = ()
     foot: tuple[Line, ...] = ()
     focus: int | None = None
-    """The body row that must be visible (the selected one)."""
+    """Number of the body row that must be visible (the selected one); None: none must."""
     follow: bool = False
     """The newest line is last: keep the end in view."""
     rows: tuple[int, ...] = ()
-    """Per body line: the index of the thing it shows (a rank, a row), for the mouse; or empty."""
+    """Index of the thing that each body line shows (a rank, a row), for the mouse; or empty."""
     cells: int = 0
-    """Width of the body, where something stands beside it; 0: the whole."""
+    """Width of the body if something is drawn beside it; 0: the whole width."""
     head_rows: tuple[int, ...] = ()
-    """The same per line of the head; -1: nothing to choose."""
+    """Index of the thing that each head line shows; -1: none that can be selected."""
 
 
 @lru_cache(maxsize=4096)
@@ -91,7 +91,7 @@ def _wide(text: str) -> int:
 
 
 def clip(text: str, cells: int, end: str = "…") -> str:
-    """Return ``text`` in at most ``cells`` cells; a cut shows as ``…``."""
+    """Return ``text`` in at most ``cells`` cells; cut text ends in ``…``."""
     if width(text) <= cells:
         return text
     if cells <= len(end):
@@ -183,15 +183,15 @@ def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
 
 
 def overlay(runs: Sequence[Segment], at: int, text: str, style: str) -> Line:
-    """Return the line with ``text`` over its cells from ``at`` on; for lines of one cell per
-    character."""
+    """Return the line with ``text`` over its cells from ``at`` on; only for characters one cell
+    wide."""
     row = as_row(runs, at + len(text))
     row.put(at, text, style)
     return row.line()
 
 
 def as_row(runs: Sequence[Segment], least: int = 0) -> Row:
-    """Return a line of one cell per character as cells to paint on, at least ``least``."""
+    """Return a line of one-cell characters as a row of ``least`` or more cells to paint on."""
     row, used = Row(max(line_width(runs), least)), 0
     for run in runs:
         row.put(used, run.text, run.style)
@@ -209,7 +209,7 @@ def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line
 
 
 def selected(runs: Sequence[Segment]) -> Line:
-    """Return the same line, marked as the selected one."""
+    """Return the line with the style of a selected line."""
     return tuple(Segment(run.text, run.style + SELECTED) for run in runs)
 
 
@@ -228,7 +228,7 @@ def wrap(text: str, cells: int, limit: int = 99) -> list[str]:
 
 
 class Row:
-    """A row of single cells, painted on and then read as one line."""
+    """A row of single cells that is painted on and then read as one line."""
 
     __slots__ = ("chars", "size", "styles")
 

@@ -26,15 +26,15 @@ class Links:
 
     edges: Mapping[Pair, Edge]
     chunks: Mapping[Pair, int]
-    """The chunk that is, or was last, on its way."""
+    """Rank pair -> the chunk on its way, or the last one."""
     steps: Mapping[Pair, float] = field(default_factory=dict)
-    """Bytes of a step, where that is known."""
+    """Rank pair -> bytes of a step, if known."""
 
     def get(self, src: int, dst: int) -> Edge | None:
         return self.edges.get((src, dst))
 
     def text(self, edge: Edge, cells: int) -> str:
-        """Return chunk and bytes of a step, or rate, as far as they fit; of an idle edge its
+        """Return chunk and bytes of a step, or rate, as far as they fit; for an idle edge its
         total."""
         chunk = self.chunks.get((edge.src, edge.dst))
         label = "" if chunk is None else f"c{chunk}"
@@ -48,7 +48,7 @@ class Links:
 
 
 def dash(edge: Edge) -> tuple[str, str]:
-    """Return the line for an edge, and its style."""
+    """Return the character of an edge's line, and its style."""
     char, style = ("━", "observed") if edge.source == "observed" else ("┄", "modelled")
     return char, "active" if edge.active else style
 
@@ -57,9 +57,9 @@ def dash(edge: Edge) -> tuple[str, str]:
 
 
 def ring(ranks: Sequence[int], links: Links, cells: int, spare: int = 0) -> list[Line]:
-    """Return the ranks on two rows, read clockwise, neighbours joined; empty without room. Of an
-    odd number the lower row has one less, and stands between those above; else ``spare`` lines
-    more lie between the rows."""
+    """Return the ranks on two rows, read clockwise, with links between neighbours; empty if there
+    is no room. For an odd number the lower row has one rank less, placed between those above; else
+    there are ``spare`` additional lines between the rows."""
     above = 2 if len(ranks) == 2 else (len(ranks) + 1) // 2
     room = cells - 4 - above * NODE - (_LABEL if above == 2 and len(ranks) > 2 else 0)
     link = min(WIDE, room // max(above - 1, 1))
@@ -80,7 +80,7 @@ def ring(ranks: Sequence[int], links: Links, cells: int, spare: int = 0) -> list
 
 
 def _longer(rows: Sequence[Row], cells: int) -> Row:
-    """Return a line with the upright links that go through both rows."""
+    """Return a row with the vertical links that go through both rows."""
     made = Row(cells)
     for row in rows:
         for x, char in enumerate(row.chars):
@@ -168,7 +168,7 @@ def _label(row: Row, x: int, edge: Edge | None, down: bool, links: Links, to_lef
 
 
 def hub_of(ranks: Sequence[int], edges: Mapping[Pair, Edge]) -> int | None:
-    """Return the one rank that is at an end of every edge, if there is one."""
+    """Return the single rank that every edge starts or ends at; None if there is none."""
     if len(ranks) < 3 or not edges:
         return None
     common = set.intersection(*({edge.src, edge.dst} for edge in edges.values()))
@@ -176,7 +176,7 @@ def hub_of(ranks: Sequence[int], edges: Mapping[Pair, Edge]) -> int | None:
 
 
 def star(hub: int, ranks: Sequence[int], links: Links, cells: int) -> list[Line]:
-    """Draw one rank at the left, all others at the right, and the traffic between them."""
+    """Draw the hub rank at the left, all other ranks at the right, and the traffic between them."""
     leaves = [rank for rank in ranks if rank != hub]
     size = max(20, min(48, cells - 20))
     rows = [Row(cells) for _ in range(2 * len(leaves))]

@@ -1,7 +1,6 @@
-"""Charts with axes, ticks and units, drawn by plotext and returned as lines of styled cells.
-
-Every value is a point of its own; nothing is drawn between two values. A value that is not finite
-has no height: it stands as ``✗`` at the top.
+"""Charts with axes, ticks and units, drawn by plotext and returned as lines of styled cells. Every
+value is a separate point, without a line between points. A value that is not finite is drawn as
+``✗`` at the top.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from pardbg.render.draw.cells import PAIR, Line, Segment, as_row, fit
 Point = tuple[float, float]
 DOT: Final = "●"
 EVENT: Final = "┊"
-"""A line at a place of the horizontal axis."""
+"""Vertical line at a place of the horizontal axis."""
 _SGR: Final = re.compile(r"\x1b\[([\d;]*)m")
 _LEAST: Final = (16, 5)
-"""Cells and rows below which an axis leaves no room for a chart."""
+"""Minimum cells and rows of a chart with axes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in one style."""
+    """Points drawn in one style."""
 
     points: tuple[Point, ...]
     style: str
     marker: str = ""
-    """A character for each point; empty: ``●`` while there is room for each, else braille dots."""
+    """Character for each point; empty: ``●`` if each point has a cell, else braille dots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +60,16 @@ STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 """The axis of training steps."""
 _BARE: Final = replace(STEPS, text=lambda _: "", unit="")
 _STAIRS: Final = 8
-"""Least number of steps that are drawn as a staircase: of fewer each is a mark; where a step has
-less than a cell, each is a dot."""
+"""Minimum number of steps that are drawn as a staircase: fewer steps are marks; if a step has less
+than a cell, it is a dot."""
 _MOST_TICKS: Final = 40
 _BRAILLE, _UPPER = 0x2800, 0x1B
 """The character without dots, and the dots of a cell's upper half."""
 
 
 def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
-    """Return the chart in exactly ``rows`` lines of ``cells`` cells; empty if it is too small or
-    has no point."""
+    """Return a chart of exactly ``rows`` lines of ``cells`` cells; empty if it is too small or has
+    no point."""
     kept = tuple(curve for curve in series if curve.points)
     if cells < _LEAST[0] or rows < _LEAST[1] or not kept:
         return []
@@ -120,8 +119,8 @@ def by_step(
 
 @lru_cache(maxsize=64)
 def _filled(chart: tuple[Line, ...], style: str) -> tuple[Line, ...]:
-    """Return a chart with the ground under a line of braille dots in ``style`` tinted, paler
-    further down; never above the line, nor where there is none."""
+    """Return the chart with the area below a braille line in ``style`` tinted, paler further down;
+    never above the line, nor in columns without a line."""
     rows = [as_row(row) for row in chart]
     for x in range(max((row.size for row in rows), default=0)):
         under = False
@@ -137,7 +136,7 @@ def _filled(chart: tuple[Line, ...], style: str) -> tuple[Line, ...]:
 
 
 def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:
-    """Return each value as a line as wide as its step: a row of braille dots."""
+    """Return the points of a staircase: a row of braille dots as wide as a step for each value."""
     dots = max(2, 4 * cells // max(_STAIRS, len(values)))
     return tuple((step + (at + 0.5) / dots - 0.5, value) for step, value in values
                  for at in range(dots if math.isfinite(value) else 1))  # fmt: skip
@@ -176,7 +175,7 @@ def preload() -> Any:
 
 
 def _figure(cells: int, rows: int) -> Any:
-    """Return a figure of its own: plotext's module-wide one is left alone."""
+    """Return a new figure, so that plotext's module-wide figure is not changed."""
     terminal = preload()
     import plotext
 
@@ -247,8 +246,8 @@ def _ticks(limits: tuple[float, float], scale: Scale, number: int, least: int = 
 
 
 def _apart(ticks: list[float], limits: tuple[float, float], scale: Scale, rows: int) -> list[float]:
-    """Return the ticks at least a row from the one below: the figures of two in one row would
-    merge into a third."""
+    """Return the ticks that are at least a row above the one below: two labels in one row would
+    merge."""
     low, high = map(scale.place, limits)
     apart = (high - low) * 0.999 / max(1, rows - 1)
     kept: list[float] = []
@@ -259,7 +258,7 @@ def _apart(ticks: list[float], limits: tuple[float, float], scale: Scale, rows: 
 
 
 def _step(least: float, scale: Scale) -> float:
-    """Return the smallest round distance of ticks that is at least ``least``."""
+    """Return the smallest round distance between ticks that is at least ``least``."""
     if scale.whole:
         return float(max(1, math.ceil(nice_step(least) if least > 1 else 1)))
     unit = 1.0
@@ -275,8 +274,8 @@ def _step(least: float, scale: Scale) -> float:
 def _labels(
     ticks: Sequence[float], text: Callable[[float], str], axis: str, unit: str
 ) -> list[str]:
-    """Return each tick's text, the first with the unit; a space keeps the vertical axis' text off
-    its line."""
+    """Return the ticks' texts, the first with the unit; a space separates the vertical axis' texts
+    from its line."""
     words = [text(tick) + (" " if axis == "y" else "") for tick in ticks]
     if unit and words:
         words[0] = f"{unit} {words[0]}"

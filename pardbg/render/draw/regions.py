@@ -1,4 +1,4 @@
-"""Panels of a drawn page: where each begins by its rule, and what of the page is its."""
+"""Panels of a drawn page: where each begins, found by its rule, and which cells belong to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEAR: Final = 2
 """Cells or lines that a zoomed panel may leave free."""
 _RULE: Final = "rule"
 _KEPT: Final = 2048
-"""Lines that are known with their borders: from one frame to the next most stay the same."""
+"""Maximum number of cached bordered lines: between frames most lines stay the same."""
 _FRAMED: Final = (100, 24)
 """Cells and lines of a page from which on its panels have borders."""
 
@@ -44,15 +44,15 @@ class Region:
     title: str
     x: int
     y: int
-    """Its rule."""
+    """Line of the panel's rule."""
     cells: int
     lines: int
-    """With the rule."""
+    """Number of lines, the rule included."""
 
 
 def regions(lines: Sequence[Line]) -> list[Region]:
-    """Return the panels of a page, from above, from the left. A panel goes down to the next one
-    that begins below it, or to the end."""
+    """Return the panels of a page, from the top, from the left. A panel extends down to the next
+    panel that begins below it, or to the end."""
     found = [(y, *head) for y, row in enumerate(lines) for head in _heads(row)]
     last = max((y for y, row in enumerate(lines) if _counts(row)), default=0) + 1
     made = []
@@ -64,8 +64,8 @@ def regions(lines: Sequence[Line]) -> list[Region]:
 
 @lru_cache(maxsize=_KEPT)
 def _counts(row: Line) -> bool:
-    """Return whether a line has text, be it blank; not where nothing but a divider stands, which
-    may go on beside a panel's lower edge."""
+    """Return whether a line has text, even blanks; a line with only a divider, which may continue
+    beside a panel's lower edge, does not count."""
     return any(run.text for run in row) and plain(row).strip() != "│"
 
 
@@ -86,8 +86,8 @@ def _heads(row: Line) -> tuple[tuple[int, int, str], ...]:
 def framed(
     lines: Sequence[Line], all_: Sequence[Region], focus: Region | None, cells: int
 ) -> list[Line]:
-    """Return the lines with a thin border around each panel that has blank cells for one; the panel
-    with the focus is brighter."""
+    """Return the lines with a thin border around each panel with free cells around it; the focused
+    panel's border is brighter."""
     made = list(lines)
     if cells >= _FRAMED[0] and len(lines) >= _FRAMED[1]:
         page = _Page(lines, cells)
@@ -117,7 +117,7 @@ class _Page:
         return self._rows[y]
 
     def end_of(self, region: Region) -> int:
-        """Return the line after the last one of a panel: with that below it, if it is blank."""
+        """Return the end of a panel's lines, including the line below the panel if it is blank."""
         end = region.y + region.lines
         blank = (
             end < len(self._lines)
@@ -132,7 +132,7 @@ class _Page:
         return _is_free(self._lines[y], left, right)
 
     def put_side(self, y: int, x: int, on: str) -> None:
-        """Draw a piece of an upright edge, on the ground that the cell has."""
+        """Draw a piece of a vertical edge, keeping the cell's background."""
         self._sides[y].append((x, on))
 
     def made(self) -> list[Line]:
@@ -159,7 +159,7 @@ def _is_free(row: Line, left: int, right: int) -> bool:
 
 @lru_cache(maxsize=_KEPT)
 def _sided(row: Line, sides: tuple[tuple[int, str], ...], cells: int) -> Line:
-    """Return a line with pieces of upright edges in it."""
+    """Return a line with pieces of vertical edges drawn in it."""
     parts, done = list[Line](), 0
     for x, on in sides:
         under = "".join(run.style for run in _between(row, x, x + 1))
@@ -170,7 +170,7 @@ def _sided(row: Line, sides: tuple[tuple[int, str], ...], cells: int) -> Line:
 
 
 def _between(runs: Line, begin: int, end: int) -> Line:
-    """Return the part of a line of one cell per character."""
+    """Return part of a line of one-cell characters."""
     at, kept = 0, []
     for run in runs:
         size = len(run.text)
@@ -184,7 +184,7 @@ def _between(runs: Line, begin: int, end: int) -> Line:
 
 
 def _frame(page: _Page, region: Region, bottom: int, on: str) -> None:
-    """Draw a border one cell around a panel's lines, unless something else stands there."""
+    """Draw a border one cell around a panel's lines, if these cells are free."""
     left, right, sides = region.x - 1, region.x + region.cells, range(region.y + 1, bottom)
     head, low = page.row(region.y), page.row(bottom)
     free = left >= 0 and right < head.size and all(
@@ -240,10 +240,9 @@ def zoomed(
     known: tuple[int, int] | None = None,
 ) -> tuple[Picture, tuple[int, int]] | None:  # fmt: skip
     """Return a panel of a page as large as it gets on ``cells`` x ``lines``, and the size of the
-    page that has it so large (``known``: the one found before); None if there is no such panel.
-
-    The page is drawn larger until the panel fills the screen, and the panel cut out of it: it is
-    drawn by what always draws it.
+    page with this panel (``known``: the size found before); None if there is no such panel. The
+    page is drawn larger until the panel fills the screen, and the panel is cut out of it, so the
+    drawing code is the same.
     """
     size, best = known or (cells, lines), None
     for _ in range(_TRIES):
@@ -267,7 +266,7 @@ def zoomed(
 
 
 def _cut(row: Line, region: Region, cells: int) -> Line:
-    """Return a panel's part of a line; of one cell per character."""
+    """Return a panel's part of a line of one-cell characters."""
     begin, end, at, kept = region.x, region.x + min(region.cells, cells), 0, []
     for run in row:
         text = run.text[max(0, begin - at) : max(0, end - at)]

@@ -16,13 +16,13 @@ SIGNS: Final = {
     "running": ("▶", "good"), "waiting": ("◷", "warn"), "held": ("‖", "held"),
     "stale": ("?", "warn"), "lost": ("✗", "bad"), "ended": ("■", "dim"), "unknown": ("·", "faint"),
 }  # fmt: skip
-"""A rank's state -> its mark."""
+"""A rank's state -> its sign."""
 
 
 _BRAILLE, _UPPER = 0x2800, 0x1B
-"""The character without dots of a chart of many points, and the dots of a cell's upper half."""
+"""Braille character without dots, and the dots of a cell's upper half."""
 ERRORS: Final = "pardbg-ascii"
-"""The error handler for ``open`` and ``reconfigure``: what the encoding lacks gets its stand-in."""
+"""Error handler for ``open`` and ``reconfigure``: stand-ins for what the encoding lacks."""
 _ARROWS: Final = str.maketrans({"←": "left", "↑": "up", "→": "right", "↓": "down"})
 _PAIRS: Final = (
     ("─━╌┄═⋯╸", "-------"), ("│┃║╎┆┊╷▏▕‖", "||||||||||"), ("┌└┘┗┛├┴╭╮╯╰┐┤┬┼", "+++++++++++++++"),
@@ -36,7 +36,7 @@ TABLE: Final[Mapping[str, str]] = {
 
 
 def ascii_of(text: str) -> str:
-    """Return the same number of characters, all of them ASCII."""
+    """Return the text with ASCII stand-ins, as many characters as before."""
     return "".join(_sign(sign) for sign in text)
 
 
@@ -55,7 +55,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def has_utf8() -> bool:
-    """Return whether the locale's variables say UTF-8; where none is set, whether Python does."""
+    """Return whether the locale's variables name UTF-8; if none is set, whether Python uses it."""
     named = next((v for v in map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG")) if v), None)
     if named is not None:
         return "utf8" in named.lower().replace("-", "")
@@ -63,7 +63,7 @@ def has_utf8() -> bool:
 
 
 def keys_text(keys: str) -> str:
-    """Return names of keys as the terminal shows them: stand-ins of arrows are other keys."""
+    """Return names of keys as shown on the terminal: stand-ins for arrow characters."""
     return keys if has_utf8() else keys.translate(_ARROWS)
 
 

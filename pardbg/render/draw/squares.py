@@ -1,4 +1,4 @@
-"""Squares: a rank each, in rows, by the half cell, two cells wide, or as a digit."""
+"""Drawing of ranks as squares, in rows: half a cell, two cells wide, or a digit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from pardbg.render.draw.cells import Line, Row
 
 Form = Literal["wide", "half", "digit"]
-"""A square is two cells, half a cell, or a cell with a digit in it."""
+"""Form of a square: two cells, half a cell, or a cell with a digit in it."""
 CELLS: dict[Form, int] = {"wide": 2, "half": 1, "digit": 1}
 """Cells of a square's width."""
 PER_LINE: dict[Form, int] = {"wide": 1, "half": 2, "digit": 1}
@@ -16,14 +16,14 @@ PER_LINE: dict[Form, int] = {"wide": 1, "half": 2, "digit": 1}
 
 
 class Square(NamedTuple):
-    """A square's ink, and its level from 0 to 9 where there are no colours; -1: not known."""
+    """A square's style, and its level from 0 to 9 for terminals without colours; -1: not known."""
 
     style: str
     level: int
 
 
 def squares(rows: Sequence[Sequence[Square | None]], form: Form) -> list[Line]:
-    """Draw rows of squares; None is ground."""
+    """Draw rows of squares; None is an empty place."""
     drawn: list[Line] = []
     for at in range(0, len(rows), PER_LINE[form]):
         upper = rows[at]
@@ -40,8 +40,8 @@ def squares(rows: Sequence[Sequence[Square | None]], form: Form) -> list[Line]:
 
 
 def _half(upper: Square | None, lower: Square | None) -> tuple[str, str]:
-    """Return a cell's character and style: of two squares the upper one is ink, the lower one
-    ground, ``upper/lower``."""
+    """Return a cell's character and style for two squares: the upper one as ink, the lower one as
+    background, ``upper/lower``."""
     if upper is None or lower is None:
         square = upper or lower
         return (" ", "") if square is None else ("▀" if upper is not None else "▄", square.style)

@@ -1,4 +1,4 @@
-"""Strips: shares of steps as columns of cells, a column a step."""
+"""Strips of shares of steps, with a column of cells per step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pardbg.render.draw.cells import Line, Row
 
 _EIGHTHS: Final = 8
 _WIDEST: Final = 16
-"""Cells of a step where there is room for more."""
+"""Maximum cells of a step."""
 
 
 def cells_each(number: int, cells: int) -> int:
@@ -22,9 +22,9 @@ def strip(
     columns: Sequence[Sequence[tuple[float, str]] | None], cells: int, rows: int, each: int = 1,
     signs: Mapping[str, str] | None = None,
 ) -> list[Line]:  # fmt: skip
-    """Draw columns of (share, style) from below, ``each`` cells wide, in ``rows`` lines. A rest to
-    1, and a column of None, are ground. Of more than two parts in a cell the two largest show; with
-    ``signs`` (style -> character, where there are no blocks) the largest alone."""
+    """Draw columns of (share, style) from below, ``each`` cells wide, in ``rows`` lines. The rest
+    up to 1, and a column of None, stay empty. A cell with more than two parts shows the two
+    largest; with ``signs`` (style -> character, without block characters) only the largest."""
     drawn = [Row(cells) for _ in range(rows)]
     for at, column in enumerate(columns[-(cells // each) :]):
         begin = 0.0
@@ -42,8 +42,8 @@ def strip(
 
 
 def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
-    """Return a cell's character and style, by what is in it from below: the lower part is ink, the
-    upper one ground, ``strip.lower/strip.upper``."""
+    """Return a cell's character and style for its parts from below: the lower part as ink, the
+    upper one as background, ``strip.lower/strip.upper``."""
     there = [(share, style) for share, style in inside if share > 0]
     rest = 1.0 - sum(share for share, _ in there)
     there += [(rest, "")] if rest > 1 / (2 * _EIGHTHS) else []
@@ -60,6 +60,6 @@ def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
 
 
 def _largest(inside: Sequence[tuple[float, str]], signs: Mapping[str, str]) -> tuple[str, str]:
-    """Return the sign and style of what most of a cell is."""
+    """Return sign and style of a cell's largest part."""
     most, style = max(inside, key=lambda part: part[0], default=(0.0, ""))
     return (signs[style], f"strip.{style}") if most > 0 else (" ", "")

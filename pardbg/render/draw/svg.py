@@ -1,7 +1,5 @@
-"""SVG as text: a few shapes, placed in pixels.
-
-Shapes carry classes (``act F odd``), never colours, so one drawing serves light and dark: the
-page's style sheet decides their look.
+"""SVG as text: a few shapes, placed in pixels. Shapes carry classes (``act F odd``), never colours,
+so one drawing serves light and dark: the page's style sheet decides their look.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ def escape(text: str) -> str:
 
 
 CHAR_PX: Final = 6.3
-"""Width of a character of the charts' 11 px type, on the safe side."""
+"""Width of a character in the charts' 11 px type, an upper estimate."""
 
 
 class Svg:
-    """A picture of ``width`` × ``height`` px that scales to its place."""
+    """A picture of ``width`` × ``height`` px that scales to the available space."""
 
     def __init__(self, width: float, height: float, label: str) -> None:
         self.width, self.height, self._label = width, height, label
         self._parts: list[str] = []
 
     def rect(self, x: float, y: float, w: float, h: float, style: str, title: str = "") -> None:
-        """Add a box; ``title`` shows when it is pointed at."""
+        """Add a box; ``title`` is the tooltip."""
         inner = f"<title>{escape(title)}</title>" if title else ""
         at = f'x="{_n(x)}" y="{_n(y)}" width="{_n(max(w, 0))}" height="{_n(h)}"'
         self._parts.append(f'<rect class="{style}" {at}>{inner}</rect>')
@@ -61,7 +59,7 @@ class Svg:
 
 
 def fits(words: str, px: float) -> bool:
-    """Return whether there is room for the text."""
+    """Return whether the text fits into ``px`` pixels."""
     return len(words) * CHAR_PX + 4 <= px
 
 

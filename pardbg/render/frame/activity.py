@@ -1,4 +1,4 @@
-"""What a rank does, in words."""
+"""Text for a rank's activity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit trail of control: a line per verb with what came of it, and the names of viewers."""
+"""The audit trail of control: a line per verb with its outcome, and the names of viewers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pardbg.render.frame.control_words import breakpoint_name, fact_text, refusa
 
 @dataclass(frozen=True, slots=True)
 class TrailLine:
-    """A verb with what came of it, or another event."""
+    """A line of the audit trail: a verb with its outcome, or another event."""
 
     t_ns: int
     text: str
@@ -37,15 +37,16 @@ class TrailLine:
 
 _OUTCOMES: Final = (Cut, RunsOn, UnderWay, Loose, Released, Hit)
 _SOON_NS: Final = 2_000_000_000
-"""A breakpoint that is hit so soon after a verb is what came of it."""
+"""Maximum time between a verb and a hit that counts as the verb's outcome."""
 
 
 def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
-    """Return a line per verb, with what came of it: ``tick by you → tick 7 ran …``; other events
-    have a line of their own, but for what this viewer (``you``) evaluated: it stands as typed."""
+    """Return a line per verb, with its outcome: ``tick by you → tick 7 ran …``; other events have a
+    line of their own, except this viewer's (``you``) evaluations, which the console shows as
+    typed."""
     lines: list[TrailLine] = []
     verb = False
-    """The newest line is of a verb that moves ranks."""
+    """Whether the newest line is of a verb that moves ranks."""
     for event in events:
         fact = event.fact
         if fact is None or (isinstance(fact, Inspected) and you and event.by == you):
@@ -69,8 +70,7 @@ def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
 
 
 def _came(event: ControlEvent) -> str:
-    """Return what an event that follows a verb says; a cut that says nothing more is what was
-    asked."""
+    """Return the text of an event that follows a verb; a cut without more text is as requested."""
     fact = event.fact
     assert fact is not None
     why = why_text(event.status.why) if isinstance(fact, Cut) and event.status is not None else ""
@@ -79,8 +79,8 @@ def _came(event: ControlEvent) -> str:
 
 
 def _line(event: ControlEvent, you: str) -> str:
-    """Return ``pause by ada on pts/3: 0-1``. Who is named did it: no one hits a breakpoint, and who
-    is refused does not refuse."""
+    """Return a line such as ``pause by ada on pts/3: 0-1``. The named viewer caused the event: no
+    viewer hits a breakpoint, and a refused viewer is not the one who refuses."""
     fact = event.fact
     assert fact is not None
     name, text = _name(fact), _came(event) if isinstance(fact, Cut) else fact_text(fact)
@@ -105,5 +105,5 @@ def _name(fact: Fact) -> str:
 
 
 def viewer(name: str, you: str = "") -> str:
-    """Return ``you`` for this viewer, else the user and terminal of a viewer."""
+    """Return ``you`` for this viewer, else the viewer's user and terminal."""
     return "you" if name == you and you else words.viewer(name)

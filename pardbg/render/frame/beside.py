@@ -10,7 +10,7 @@ from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, l
 
 Draw = Callable[[Snapshot, int, int], Picture]
 NOTABLE = 0.02
-"""A figure that differs by less than this part is drawn quietly."""
+"""Relative difference below which a figure is drawn without emphasis."""
 
 
 def beside(
@@ -18,7 +18,7 @@ def beside(
     rows: int,
 ) -> Picture:  # fmt: skip
     """Return the page of ``first``, a line of differences, the page of ``second``. ``name`` is the
-    second run's file, ``by`` what they are aligned by."""
+    second run's file, ``by`` the axis by which the two are aligned."""
     upper = (rows - 1) // 2
     lower = rows - 1 - upper
     body = [
@@ -67,7 +67,7 @@ def differences(first: Snapshot, second: Snapshot) -> list[Line]:
 
 
 def _memory(snapshot: Snapshot) -> int:
-    """Return the rank with the most memory."""
+    """Return the rank with the highest memory use."""
     return max((row.memory_bytes or 0 for row in snapshot.ranks), default=0)
 
 
@@ -93,7 +93,7 @@ def _part(what: str, ours: str, other: str, by: str, sign: float, notable: bool)
 
 
 def _cut(picture: Picture, rows: int, cells: int) -> list[Line]:
-    """Return a picture in so many lines; hidden rows are counted."""
+    """Return a picture in so many lines, with a count of hidden rows."""
     room = rows - len(picture.head) - len(picture.foot)
     body = list(picture.body[: max(0, room)])
     hidden = len(picture.body) - len(body)

@@ -42,11 +42,11 @@ class Mode:
     playing: bool = False
     ended: bool = False
     looking: bool = False
-    """Findings of this moment are still looked for."""
+    """Whether findings of this moment are still being searched."""
 
 
 def _clock(times: Times) -> Segment:
-    """Name the clock of a run on a device: launches are to be told from what ran."""
+    """Name the clock of a run on a device: times of launches differ from times of execution."""
     return Segment(f"{times} times" if times else "", "warn" if times == "host" else "dim")
 
 
@@ -88,8 +88,8 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
 
 
 def _fill(parts: Sequence[tuple[int, Line]], room: int) -> Line:
-    """Return the parts in order, two spaces apart; the highest numbers are dropped first if there
-    is no room."""
+    """Return the parts in order, two spaces apart; without room the highest-numbered parts are
+    dropped first."""
     kept = list(parts)
     while kept and sum(line_width(p) + 2 for _, p in kept) > room:
         kept.remove(max(kept, key=lambda item: item[0]))
@@ -114,7 +114,7 @@ def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
 
 def banner(snapshot: Snapshot | None, cells: int) -> Line:
     """Draw the hang: rank, duration, op, place, waiting ranks. Empty while every rank makes
-    progress. Its end is cut if there is no room."""
+    progress. The line's end is cut if there is no room."""
     hang = snapshot.hang if snapshot is not None else None
     if snapshot is None or hang is None:
         return ()
@@ -265,7 +265,7 @@ def _held_words(control: ControlView) -> str:
 
 
 def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
-    """Return ``space pause s step …`` as far as it fits; the last two always do."""
+    """Return ``space pause s step …`` as far as the items fit; the last two always do."""
     kept: list[Segment] = []
     room = cells - 1
     tail = items[-2:]
@@ -282,7 +282,7 @@ def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
 
 
 def jump_hints(cells: int) -> Line:
-    """Draw what the letters of a jump do."""
+    """Draw the help for the letters of a jump."""
     said = ((" jump ", "jump"), (" a letter goes to panel or row", "strong"),
             (", a capital zooms, ", ""), ("1–0", "key"), (" pages, ", ""), ("esc", "key"),
             (" back", ""))  # fmt: skip

@@ -1,5 +1,5 @@
-"""Control in words: facts, outcomes of verbs, refusals and the audit trail. The one place where
-sentences are made of them, for every screen, ``pardbg ctl`` and the job's terminal."""
+"""Sentences of control: facts, outcomes of verbs, refusals and the audit trail. Every screen,
+``pardbg ctl`` and the job's terminal take their sentences from here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pardbg_agent.wire import LEVELS
 Words = list[tuple[str, str]]
 """(text, style token) in order."""
 _MOST: Final = 4
-"""Maximum number of actions of a rank that are listed."""
+"""Maximum number of actions that are listed of a rank."""
 _MAX_WHY: Final = 3
 _TEXTS: Final = sections("pardbg.render.frame", "control.txt")
 
@@ -48,7 +48,7 @@ _TEXTS: Final = sections("pardbg.render.frame", "control.txt")
 
 
 def outcome_text(done: facts.Outcome) -> str:
-    """Return what a verb did as one line."""
+    """Return the outcome of a verb as one line."""
     where = f" ({done.time} of {done.times})" if done.times > 1 else ""
     head = done.verb.value + where
     places = _places(done)
@@ -74,10 +74,9 @@ def did(
     coming: Mapping[int, str],
     many_stages: bool,
 ) -> Words:
-    """Return ``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``.
-
-    ``ran``: None where there was nothing to run yet; ``waits``: rank -> the action that has to run
-    first on another rank; ``coming``: rank -> what its next tick runs.
+    """Return ``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``. ``ran``: None if
+    there was nothing to run yet; ``waits``: rank -> the action that must run first on another rank;
+    ``coming``: rank -> action of its next tick.
     """
     parts: Words = [(head, "strong")]
     if ran is not None:
@@ -91,7 +90,7 @@ def did(
 
 
 def short(action: str, many_stages: bool) -> str:
-    """Return ``B5`` where a rank has one stage only, else ``2B5``; other words stay."""
+    """Return ``B5`` if ranks have one stage each, else ``2B5``; other words do not change."""
     parsed = parse(action)
     if parsed is None or many_stages:
         return action
@@ -144,7 +143,7 @@ def op_text(op: OpenOp) -> str:
 
 
 def waits_text(waits: facts.Waits) -> str:
-    """Return what a rank waits in, and for which rank that is held on purpose."""
+    """Return the op that a rank waits in, with the rank, held by a viewer, that it waits for."""
     return f"waits in {op_text(waits.op)} for rank {waits.for_rank}"
 
 
@@ -153,13 +152,13 @@ def breakpoint_name(number: int, watch: bool) -> str:
 
 
 def why_text(reasons: Sequence[facts.Fact]) -> str:
-    """Return why ranks are held, as one line; empty: as a viewer asked."""
+    """Return the reasons why ranks are held, as one line; empty: a viewer asked for it."""
     more = [f"and {len(reasons) - _MAX_WHY} more"] if len(reasons) > _MAX_WHY else []
     return "; ".join([*(fact_text(fact) for fact in reasons[:_MAX_WHY]), *more])
 
 
 def fact_text(fact: facts.Fact) -> str:
-    """Return a fact as one line, without who caused it; empty where its name says all."""
+    """Return a fact as one line, without the viewer that caused it; empty if its name is enough."""
     words = _FACTS.get(type(fact))
     if words is not None:
         return words(fact)
@@ -208,7 +207,7 @@ def _raised(fact: facts.Raised) -> str:
 
 
 def _hit(fact: facts.Hit) -> str:
-    """Where the rank stopped, and what a watch found."""
+    """Return where the rank stopped, and the value that a watch found."""
     name = breakpoint_name(fact.number, fact.watch)
     if not fact.watch:
         return f"{name}: rank {fact.rank} before {fact.next} ({fact.condition})"
@@ -284,7 +283,7 @@ def _node(fact: facts.Node) -> str:
 
 
 def nodes_text(changes: Sequence[facts.Node]) -> str:
-    """Return nodes that were lost, or are back, together as one line."""
+    """Return one line for several nodes that were lost, or are back."""
     if len(changes) == 1:
         return _node(changes[0])
     numbers = {fact.node for fact in changes}
@@ -294,7 +293,7 @@ def nodes_text(changes: Sequence[facts.Node]) -> str:
 
 
 def _device(fact: DeviceNews) -> str:
-    """Say what became of a device."""
+    """Return the text for a change of a device's state."""
     what = f"throttled ({', '.join(fact.reasons)})" if fact.reasons else "at its full clocks"
     errors = f", {plural(fact.ecc_errors, 'ECC error')}" if fact.ecc_errors else ""
     xid = f", Xid {fact.xid}" if fact.xid else ""
@@ -330,14 +329,14 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     DeviceNews: _device,
     facts.Stall: _stall,
 }
-"""Facts whose text is more than one sentence of ``control.txt``."""
+"""Functions for facts whose text is more than one sentence of ``control.txt``."""
 
 
 # -- refusals
 
 
 def refusal_text(refusal: facts.Refusal) -> str:
-    """Return why a command was refused, as one line: what, and what to do."""
+    """Return one line with the reason why a command was refused, and what to do."""
     words = _REFUSALS.get(refusal.why)
     return words(refusal) if words else filled(_TEXTS["refusals"][refusal.why.value], refusal)
 
@@ -363,7 +362,7 @@ _REFUSALS: Final[dict[Why, Callable[[facts.Refusal], str]]] = {
 
 
 def no_answer_text(answer: Evaluated) -> str:
-    """Return why a rank did not evaluate; empty: it did."""
+    """Return the reason why a rank did not evaluate; empty: the rank did."""
     if answer.refusal is None:
         return ""
     if answer.refusal is NoAnswer.NO_FRAME:
@@ -372,12 +371,12 @@ def no_answer_text(answer: Evaluated) -> str:
 
 
 def error_text(reply: Reply) -> str:
-    """Return why a command was refused; empty: it was not."""
+    """Return the reason why a command was refused; empty: the command was not refused."""
     return refusal_text(reply.refusal) if reply.refusal is not None else ""
 
 
 def done_text(reply: Reply) -> str:
-    """Return what a verb did; empty where there is nothing to say."""
+    """Return the effect of a verb; empty if it has no text."""
     answer = reply.answer
     if answer is None or isinstance(answer, (Answers, HubFacts, Joined, RankRows, WhereFound)):
         return ""
@@ -409,7 +408,7 @@ def notice(event: ControlEvent, run: str) -> str:
 
 
 def breakpoints_text(breaks: Sequence[facts.Breakpoint]) -> list[str]:
-    """Return one line each: number, condition, ranks, matches."""
+    """Return a line per breakpoint: number, condition, ranks, matches."""
     lines = []
     for one in breaks:
         ranks = "all" if one.on is None else rank_set(one.on, "-")

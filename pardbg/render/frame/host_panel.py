@@ -1,4 +1,4 @@
-"""The machine panel: what a host has, and what the run takes of it."""
+"""The machine panel: a host's resources, and the run's use of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pardbg.render.draw.cells import Line, Segment, clean, clip, left, line, rig
 
 _LABEL, _FIGURE = 8, 16
 _FULL = 1.0
-"""Threads per core from which on they take turns."""
+"""Number of threads per core from which on threads take turns."""
 
 
 def machine(snapshot: Snapshot, rank: int | None, cells: int) -> list[Line]:
-    """Draw the host of a rank; nothing where nothing is known of it."""
+    """Draw the host of a rank; empty if no fact about the host is known."""
     host = next((h for h in snapshot.hosts if rank in h.ranks), None)
     host = host or next(iter(snapshot.hosts), None)
     rows = [] if host is None else [*_of_host(host, cells - 2), *_of_run(snapshot, cells - 2)]

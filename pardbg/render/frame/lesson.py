@@ -1,4 +1,4 @@
-"""A page of a lesson: the idea with its formulas, the question, and how far one has come."""
+"""A page of a lesson: the idea with its formulas, the question, and the user's progress."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ HOW: Final = "answer with a, b, c; or step the run and look"
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A formula with a run's numbers in it."""
+    """A formula with a run's numbers inserted."""
 
     label: str
     formula: str
     put_in: str
     result: str
     seen: str
-    """Empty: nothing was seen that it can be held against."""
+    """Observed value to compare the result with; empty: none was observed."""
     holds: bool | None
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class LessonPage:
-    """An idea, all words and numbers of it."""
+    """An idea of a lesson, with all its words and numbers."""
 
     lesson: str
-    """Short name of its lesson."""
+    """Short name of the lesson."""
     heading: str
     """Title of the lesson."""
     title: str
     number: int
-    """From 0, in its lesson."""
+    """Number of the page in its lesson, from 0."""
     of: int
     recording: str
     """Name of the run on the left."""
     screen: str
-    """Its page, whether by ticks, where the cursor goes, and what a key moves by."""
+    """Screen of the idea, whether by ticks, time of the cursor, and unit of a move."""
     ticks: bool
     goto: str
     unit: str
@@ -50,18 +50,18 @@ class LessonPage:
     worked: tuple[Worked, ...]
     question: str
     choices: tuple[tuple[str, bool], ...]
-    """(text, whether it is right)"""
+    """(text of the answer, whether it is right)"""
     answer: str
 
     @property
     def key(self) -> str:
-        """Return its name in the file of what was answered."""
+        """Return the page's name in the file of given answers."""
         return f"{self.lesson} {self.number}"
 
 
 def idea_picture(page: LessonPage, cells: int, framed: bool = False) -> Picture:
-    """Draw the text, then each formula: itself, numbers put in, result, what was seen; ``framed``:
-    the title stands in an edge around it."""
+    """Draw the text, then each formula: in symbols, with numbers, its result, the observed value;
+    ``framed``: a border around the picture has the title."""
     head = rule(page.title, cells - 1, f"{page.number + 1} of {page.of}")
     body: list[Line] = [*_wrapped(page.heading, cells, "dim"), () if framed else head]
     for paragraph in page.text:
@@ -96,8 +96,8 @@ def _wrapped(text: str, cells: int, style: str) -> list[Line]:
 def question_lines(
     page: LessonPage, chosen: int | None, cells: int, framed: bool = False
 ) -> tuple[Line, ...]:
-    """Draw the question, its choices, and what is to be said of the ``chosen`` one; ``framed``: an
-    edge around it says what it is."""
+    """Draw the question, its choices, and the reply to the ``chosen`` one; ``framed``: a border
+    around the question has its heading."""
     lines = [] if framed else [rule("question", cells - 1, HOW)]
     lines += _wrapped(page.question, cells, "strong")
     for at, (text, right) in enumerate(page.choices):
@@ -112,7 +112,7 @@ def question_lines(
 
 
 def strip(lessons: Sequence[tuple[str, int, int]], at: int, cells: int) -> tuple[Line, ...]:
-    """Draw a name for each lesson with what was answered of it; ``lessons``: (name, answered,
+    """Draw a name for each lesson with the share of answers; ``lessons``: (name, answered,
     ideas)."""
     size = (cells - 1) // max(1, len(lessons))
     marks, names = [Segment(" ")], [Segment(" ")]

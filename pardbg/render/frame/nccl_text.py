@@ -1,4 +1,4 @@
-"""What NCCL says of its communicators and ops, as lines of text."""
+"""Lines of text for NCCL's report about its communicators and ops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pardbg.analysis.comm.nccl_view import Communicator, NcclView
 from pardbg.words import plural, ranks_text
 
 MOST: Final = 4
-"""Communicators, choices and inspected ops that are listed."""
+"""Maximum number of communicators, choices and inspected ops that are listed."""
 _RING: Final = 16
 
 
 def nccl_lines(nccl: NcclView) -> Iterator[str]:
-    """Give a line for each communicator, each op with its algorithms, each inspected op."""
+    """Yield a line for each communicator, each op with its algorithms, each inspected op."""
     for one in nccl.communicators[:MOST]:
         yield _communicator(one)
     if (more := len(nccl.communicators) - MOST) > 0:
@@ -44,7 +44,7 @@ def _communicator(one: Communicator) -> str:
 
 
 def _choices(nccl: NcclView) -> Iterator[str]:
-    """Give a line per op: algorithm and protocol, with the sizes that they are used for."""
+    """Yield a line per op: algorithm and protocol, with the sizes for which they are used."""
     ops: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for choice, _ in nccl.choices:
         how = f"{choice.algorithm}/{choice.protocol}"

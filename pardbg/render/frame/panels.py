@@ -40,12 +40,12 @@ def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
 
 
 def no_match(cells: int, rows: int) -> Picture:
-    """Return a page whose filter leaves nothing."""
+    """Return a page for a filter that matches no row."""
     return empty(cells, rows, "Nothing matches the filter.", "esc clears it.")
 
 
 def coming(snapshot: Snapshot) -> str:
-    """Return how far a job that starts has come; empty once it has ended a training step."""
+    """Return the progress of a starting job; empty once a rank has ended a training step."""
     here, size = len(snapshot.ranks), snapshot.run.world_size
     come = f"{'has' if here == 1 else 'have'} come"
     if here < size:
@@ -70,8 +70,8 @@ def is_starting(snapshot: Snapshot) -> bool:
 def starting(
     snapshot: Snapshot, cells: int, rows: int, lacks: str, printed: Sequence[OutputLine] = ()
 ) -> Picture:
-    """Draw what is known of a job that starts: who is here, what each does, the newest line of
-    output; ``lacks`` says what the page will have."""
+    """Draw the known facts of a starting job: its ranks, each one's activity, the newest line of
+    output; ``lacks`` describes the page's later contents."""
     here, size = len(snapshot.ranks), snapshot.run.world_size
     whose = f"{here} of {words.plural(size, 'rank')} are here" if here < size else (
         f"{words.plural(here, 'rank')} {'is' if here == 1 else 'are'} here, no whole step is in yet"
@@ -127,14 +127,14 @@ def _centred(text: str, cells: int, style: str) -> Line:
 
 TWO_COLUMNS: Final = 100
 COMMANDS: Final = 70
-"""Minimum cells of a column that has the commands, too."""
+"""Minimum cells of a column of the help that includes the commands."""
 HelpRow = tuple[str, str, str, str]
-"""Group title, keys as printed, command with its arguments, help."""
+"""(group title, keys as printed, command with its arguments, help)"""
 
 
 def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
-    """Return all actions by group, in two columns if there is room; without commands if it is
-    narrow."""
+    """Return all actions by group, in two columns if there is room; without commands in a narrow
+    column."""
     groups: dict[str, list[HelpRow]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)
@@ -157,7 +157,7 @@ def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
 
 
 def word_rows(words_: Sequence[tuple[Sequence[str], str]], cells: int) -> list[Line]:
-    """Return the words of the screens and what they mean; ``words_``: (names, text)."""
+    """Return the glossary of the screens; ``words_``: (names, meaning)."""
     lines: list[Line] = [rule("Words", cells - 1)] if words_ else []
     for names, text in words_:
         parts = wrap(text, max(16, cells - 20))
@@ -189,7 +189,7 @@ def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
 def bookmark_list(
     marks: Sequence[Bookmark], snapshot: Snapshot | None, cells: int, rows: int
 ) -> Picture:
-    """Draw number, time from the begin, wall clock and note; ``goto mark N`` goes there."""
+    """Draw number, time from the begin, wall clock and note; ``goto mark N`` goes to mark N."""
     if not marks or snapshot is None:
         return empty(cells, rows, "no bookmark yet: m marks the moment on the screen")
     run = snapshot.run

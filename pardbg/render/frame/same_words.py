@@ -1,4 +1,4 @@
-"""What ``pardbg same`` has found, in words."""
+"""Sentences for the result of ``pardbg same``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LEFT: Final[Mapping[Left, str]] = {
 
 
 def verdict(found: Sameness) -> str:
-    """Return the answer in one sentence."""
+    """Return the answer to ``pardbg same`` in one sentence."""
     if found.reason == "nothing-captured":
         return (
             f"Cannot be compared: {found.name} has no captured tensors; record with --tensors 0-1."
@@ -73,7 +73,7 @@ def verdict(found: Sameness) -> str:
 
 
 def _held(found: Sameness) -> Iterator[str]:
-    """Yield what holds of a run without a reference."""
+    """Yield the sentences that hold for a run without a reference."""
     if found.num_tensors:
         agreed = plural(found.num_tensors, "tensor")
         yield f"Replicas are equal: {agreed} on several ranks, bit by bit."
@@ -83,7 +83,7 @@ def _held(found: Sameness) -> Iterator[str]:
 
 
 def loss_line(loss: Loss, same: bool) -> str:
-    """Return both losses, and how far they are apart; ``same``: gradients and parameters agree."""
+    """Return both losses, and their distance; ``same``: gradients and parameters agree."""
     line = f"Loss of step {loss.step}: {loss.run:.7g}, the reference's {loss.reference:.7g}"
     if loss.level == "noise":
         return f"{line}."
@@ -100,7 +100,7 @@ def loss_line(loss: Loss, same: bool) -> str:
 
 
 def where(found: Sameness) -> Iterator[str]:
-    """Yield where to look, and what agrees."""
+    """Yield the places to look at first, and what agrees."""
     place = found.place
     if place is None:
         if found.what in ("buffer", OF_LOSS) and found.reason == "differs":
@@ -136,8 +136,8 @@ def _difference(found: Sameness) -> str:
 
 
 def element_lines(one: Elements) -> Iterator[str]:
-    """Yield which elements of a tensor differ, and a map of each rank's part, by dimension from the
-    first index to the last: ▁ none differs, █ all, · not compared."""
+    """Yield the differing elements of a tensor, and a map of each rank's part, by dimension from
+    the first index to the last: ▁ none differs, █ all, · not compared."""
     shape = " × ".join(count(n) for n in one.shape)
     shape = f"samples {shape}" if one.by_sample else shape
     yield f"elements of {tensor_text(one.what, clean(one.name))}, {shape}"
@@ -170,7 +170,7 @@ def _sign(share: float | None) -> str:
 
 
 def checks(found: Sameness) -> tuple[tuple[bool, str], ...]:
-    """Return (it is well, words) of inputs, initial parameters and random numbers."""
+    """Return (whether it is good, words) of inputs, initial parameters and random numbers."""
     known = ((found.inputs_known, "same inputs", "inputs not known to be equal"),
              (found.initial_known, "same initial values", "not all initial values known"),
              (not found.random, "no Dropout", "dropout draws"))  # fmt: skip

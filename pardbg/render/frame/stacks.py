@@ -25,13 +25,13 @@ class Spot:
     text: str
     """``train.py:88 train_step``"""
     user: bool
-    """In the program's own files: what its author looks for."""
+    """Whether the frame is in the program's own files, which its author looks for."""
     file: str = ""
     line: int = 0
 
 
 Stack = tuple[Spot, ...]
-"""Outermost first."""
+"""Spots of a stack, outermost first."""
 _GAP: Final = Spot("…", False)
 
 
@@ -52,7 +52,7 @@ def stacks_of(found: WhereFound) -> dict[int, Stack]:
 
 
 def spots(frames: Sequence[Frame]) -> Stack:
-    """Return a stack, outermost first, without the agent's own frames at its end."""
+    """Return a stack, outermost first, without the agent's own frames at the inner end."""
     ours = (at for at, frame in enumerate(frames) if "pardbg_agent/" in frame[0])
     own = next(ours, len(frames))
     while own > 1 and frames[own - 1][0].endswith("/threading.py"):
@@ -61,7 +61,7 @@ def spots(frames: Sequence[Frame]) -> Stack:
 
 
 def spots_in_reach(stack: Stack, every: bool = False) -> list[Spot]:
-    """Return the frames that one can look into, as the rank numbers them, innermost first."""
+    """Return the frames that can be inspected, numbered as on the rank, innermost first."""
     known = stack[::-1]
     return [known[at] for at in in_reach([spot.file for spot in known], every)]
 
@@ -75,8 +75,8 @@ def _spot(frame: Frame) -> Spot:
 def tree(
     stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = (), rows: int = 0
 ) -> list[Line]:
-    """Return the merged tree, the branch with ranks of ``first`` first, then the larger ones; a
-    frame a line where ``rows`` have room for all, else a run of frames shared by all."""
+    """Return the merged tree, the branch with ranks of ``first`` first, then the larger ones; one
+    frame per line if ``rows`` have room for all, else one line for each run of shared frames."""
     root = _Node()
     for rank, stack in sorted(stacks.items()):
         node = root
@@ -162,12 +162,12 @@ class Entry:
     """A line of the console."""
 
     t_ns: int
-    """When it came, by the run's clock; a recording's audit trail comes before all of them."""
+    """Time by the run's clock; a recording's audit trail comes before all typed lines."""
     text: str
     style: str = ""
     n: int = 0
-    """Number of the CONTROL message that says the same. Where the audit trail has that one, with
-    its time, this line is left out."""
+    """Number of the CONTROL message with the same content. If the audit trail has that message,
+    with its time, this line is left out."""
 
 
 def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) -> list[Line]:
@@ -203,7 +203,7 @@ def _typed(entry: Entry, cells: int) -> list[Line]:
 
 
 def fold(text: str, cells: int) -> list[str]:
-    """Return ``text`` over as many rows as it needs, each with its indentation."""
+    """Return ``text`` over as many rows as needed, each with the text's indentation."""
     indent = " " * min(len(text) - len(text.lstrip()), cells // 2)
     rows: list[str] = []
     while width(text) > cells:

@@ -31,10 +31,10 @@ from pardbg.session.digest import Digest
 
 Kind = Literal["live", "dead", "recording"]
 PREVIEW: Final = 110
-"""Cells from which on the chosen run has a preview beside the list; else two lines under it."""
+"""Cells from which on the chosen run has a preview beside the list; else two lines below it."""
 _PREVIEW_CELLS: Final = 34
 _ROOMY: Final = 110
-"""Cells of a list that has room for a long course."""
+"""Cells of a list from which on it has room for a long course of step times."""
 _TITLES: Final[dict[Kind, str]] = {"live": "Live", "dead": "Killed", "recording": "Recordings"}
 _DOTS: Final = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Braille dots of a cell's left and right column, lowest first."""
@@ -56,22 +56,22 @@ class Entry:
     target: str
     """Path of the recording, or id of the run."""
     since_ns: int
-    """Wall clock (epoch ns) of its begin; of a killed one, of its end; of a file, of its last
+    """Wall clock (epoch ns) of a live run's begin; of a killed run's end; of a file's last
     write."""
     note: str = ""
-    """What is known without reading it."""
+    """Text known without reading the recording."""
     path: str = ""
-    """Its recording; empty: it has none that can be read."""
+    """Path of the recording; empty: no readable recording."""
     digest: Digest | str | None = None
-    """A string: why it cannot be read; None: it is not read yet."""
+    """Summary of the recording; a string: the reason why it cannot be read; None: not read yet."""
 
     @property
     def recorded_ns(self) -> int:
-        """Return the wall clock of its begin; before it was read, of its last write."""
+        """Return the wall clock of the run's begin; before the file was read, of its last write."""
         return (self.digest.began_ns if isinstance(self.digest, Digest) else 0) or self.since_ns
 
     def says(self, text: str) -> bool:
-        """Return whether a search for ``text`` finds it."""
+        """Return whether the entry matches a search for ``text``."""
         worst = _worst(self)[0]
         return text.lower() in f"{self.name} {self.target} {self.note} {worst}".lower()
 
@@ -111,7 +111,7 @@ def start_page(
 
 
 def preview_cells(cells: int) -> int:
-    """Return the cells of the preview on a screen of so many; 0: it has none."""
+    """Return the cells of the preview on a screen of so many cells; 0: there is no preview."""
     return max(_PREVIEW_CELLS, cells * 3 // 10) if cells >= PREVIEW else 0
 
 
@@ -130,7 +130,7 @@ def _heading(kind: Kind, columns: Sequence[Column[Entry]], cells: int) -> Line:
 
 
 def _after(row: Line, at: int) -> Line:
-    """Return what a line has from cell ``at`` on."""
+    """Return the text of a line from cell ``at`` on."""
     text = "".join(run.text for run in row)
     return line(Segment(text[at:], "dim"))
 
@@ -165,7 +165,7 @@ def _of(entry: Entry, of: Callable[[Digest], str]) -> str:
 
 
 def _steps(entry: Entry, cells: int) -> Line:
-    """Draw the course of the step times, and their median."""
+    """Draw the course of the step times, with their median."""
     room = cells - 8
     return line(Segment(_dots(entry.digest, room), "spark"),
                 Segment(right(_of(entry, _median), 8), "strong"))  # fmt: skip
@@ -194,7 +194,7 @@ def _when(entry: Entry, now_ns: int) -> str:
 
 
 def _worst(entry: Entry) -> tuple[str, str]:
-    """Return the worst finding and whose it is, and its style."""
+    """Return the worst finding with its culprits, and its style."""
     if isinstance(entry.digest, str):
         return ("◷ starting", "dim") if entry.kind == "live" else ("cannot be read", "bad")
     if entry.digest is None:
@@ -214,7 +214,7 @@ def _worst(entry: Entry) -> tuple[str, str]:
 
 
 def _dots(found: Digest | str | None, cells: int) -> str:
-    """Return the course of the step times as a braille line, two of them in a cell."""
+    """Return the course of the step times as a braille line, two steps per cell."""
     values = [ns for _, ns in found.times][-2 * cells :] if isinstance(found, Digest) else []
     if len(values) < 2:
         return " " * cells
@@ -228,7 +228,7 @@ def _dots(found: Digest | str | None, cells: int) -> str:
 
 
 def _brief(entry: Entry) -> list[str]:
-    """Return two lines on the chosen entry, where it has no preview."""
+    """Return two lines about the chosen entry, if it has no preview."""
     found = entry.digest
     if not isinstance(found, Digest):
         return [found or entry.note or entry.target]
@@ -245,7 +245,7 @@ def _sentence(found: Digest) -> str:
 
 
 def preview(entry: Entry, cells: int, rows: int, pipeline: Sequence[Line] = ()) -> list[Line]:
-    """Draw verdict, the picture of its ``pipeline``, step time, loss and facts of a run."""
+    """Draw a run's verdict, the picture of its ``pipeline``, step time, loss and facts."""
     found = entry.digest
     step = f"step {found.step}" if isinstance(found, Digest) and found.step is not None else ""
     lines: list[Line] = [rule(clip(clean(_called(entry)), cells - 16), cells, step)]
@@ -282,7 +282,7 @@ def preview(entry: Entry, cells: int, rows: int, pipeline: Sequence[Line] = ()) 
 
 
 def _lessons(lessons: Sequence[tuple[str, int, int]], cells: int) -> list[Line]:
-    """Draw the lessons in two columns, the next one marked."""
+    """Draw the lessons in two columns, with a mark at the next lesson to do."""
     if not lessons:
         return []
     done = [answered >= ideas for _, answered, ideas in lessons]
@@ -311,7 +311,7 @@ def _starts(cells: int) -> list[Line]:
 
 
 def head_line(entries: Sequence[Entry], folder: str, now_ns: int, cells: int) -> Line:
-    """Return the header: how many runs there are, and where recordings lie."""
+    """Return the header: the number of runs of each kind, and the folder of recordings."""
     counts = {kind: sum(entry.kind == kind for entry in entries) for kind in _TITLES}
     parts = [Segment(" pardbg ", "brand"), Segment(f"  {counts['live']}", "strong+head"),
              Segment(" live   ", "bar.header")]  # fmt: skip

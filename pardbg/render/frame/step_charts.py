@@ -1,4 +1,4 @@
-"""A run's course over its steps: step time and loss on one axis, and where a step goes."""
+"""A run's course over its steps: step time and loss on one axis, and the phases of a step."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from pardbg.render.draw.signs import SIGN
 from pardbg.render.frame.host_panel import machine
 
 _LABEL: Final = 8
-"""Cells of the numbers of both charts: their steps stand under each other."""
+"""Cells of the vertical labels of both charts, so that equal steps are above each other."""
 SIDE_CELLS: Final = 42
 """Cells of the phases and the machine beside the charts."""
 _TWO_CHARTS: Final = 13
-"""Least number of rows for two charts over each other."""
+"""Minimum number of rows for two charts above each other."""
 _LEAST_HOST: Final = 3
-"""Lines of the machine, with its rule, that are worth a panel."""
+"""Minimum lines of the machine panel, its rule included."""
 _MOST_PHASES: Final = 4
-"""Phases of the program's own that have a bar; more are in other."""
+"""Maximum number of the program's own phases with a bar; further ones are in other."""
 _OF_SCHEDULE: Final = ("forward", "backward", "waiting", "under way")
-"""Parts of a pipeline's step, in order; the rest of it is other."""
+"""Parts of a pipeline's step, in order; the rest of the step is other."""
 _OF_ACTION: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
 _OF_CAUSE: Final[Mapping[Cause, str]] = {
     "warmup": "waiting", "dependency": "waiting", "cooldown": "waiting",
@@ -54,7 +54,7 @@ _PHASES: Final[tuple[str, ...]] = ("data", "forward", "backward", "pipeline", "o
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The course of a whole recording."""
+    """Step times and losses of a whole recording."""
 
     times: tuple[tuple[int, int], ...]
     """(step, ns)"""
@@ -63,7 +63,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Where a finding begins on the axis of steps."""
+    """A finding with the position of its begin on the axis of steps."""
 
     place: float
     """6.5 is the middle of step 6."""
@@ -73,23 +73,23 @@ class Event:
 def _ahead(
     shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
 ) -> list[tuple[int, float]]:
-    """Return points after the last one shown, as many as are on the screen, or a few."""
+    """Return points after the last shown one, as many as are on the screen, or a few."""
     last = shown[-1][0] if shown else -1
     return [point for point in known if point[0] > last][: max(16, len(shown))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """What a chart over the steps draws."""
+    """Data of a chart over the steps."""
 
     title: str
     said: tuple[str, ...]
-    """Beside the newest value, in ever fewer words."""
+    """Texts to show beside the newest value, from long to short."""
     newest: str
     style: str
     values: Sequence[tuple[int, float]]
     later: Sequence[tuple[int, float]]
-    """What a recording has behind the cursor."""
+    """Points of a recording that are after the cursor."""
     text: Callable[[float], str]
     level: float | None = None
 
@@ -98,7 +98,7 @@ class _Curve:
         marks: Sequence[tuple[float, str]] = (),
     ) -> list[Line]:  # fmt: skip
         """Return the chart under its name and newest value; empty if it does not fit. ``marks``:
-        places of upright lines, and their styles."""
+        places and styles of vertical lines."""
         chart = by_step(self.values, size, rows - 1, self.style, self.text, self.level, self.later,
                         axis, bare, marks)  # fmt: skip
         title, newest = f"  {self.title}  ", f"{self.newest} "
@@ -113,9 +113,9 @@ def step_charts(
     snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None,
     beside: Sequence[Line] = (), beside_cells: int = 0, events: Sequence[Event] = (),
 ) -> list[Line]:  # fmt: skip
-    """Draw step time over loss on one axis, or beside it where rows are few, through both a line
-    where each of the ``events`` begins; ``beside`` them, with its rule, what is ``beside_cells``
-    wide."""
+    """Draw step time above loss on one axis, or beside it if rows are few, with a vertical line in
+    both at each event's begin; ``beside`` the charts, with their rule, lines that are
+    ``beside_cells`` wide."""
     curves = _curves(snapshot, ahead)
     if not curves:
         return []
@@ -142,7 +142,7 @@ def step_charts(
 
 
 def _look(event: Event, t_ns: int) -> tuple[str, str]:
-    """Return an event's sign and style; dim while the cursor stands before it."""
+    """Return an event's sign and style; dim if the event is after the cursor."""
     sign, style = SIGN[event.finding.severity]
     return sign, "faint" if (event.finding.first_ns or event.finding.t_ns) > t_ns else style
 
@@ -150,8 +150,8 @@ def _look(event: Event, t_ns: int) -> tuple[str, str]:
 def _named(
     drawn: Sequence[Line], size: int, events: Sequence[tuple[Event, str, str]]
 ) -> list[Line]:
-    """Return charts with the names of their events beside the lines of the first one, where there
-    is room above the values."""
+    """Return the charts with the events' names beside the lines of the first chart, if there is
+    room above the values."""
     lines_ = list(drawn)
     if not events:
         return lines_
@@ -170,14 +170,14 @@ def _named(
 
 
 def side(snapshot: Snapshot, rank: int | None, height: int) -> list[Line]:
-    """Draw the phases of a step over what fits of the machine of ``rank``, in SIDE_CELLS."""
+    """Draw the phases of a step above the machine of ``rank``, as far as it fits, in SIDE_CELLS."""
     drawn = phases(snapshot, SIDE_CELLS)
     host = machine(snapshot, rank, SIDE_CELLS)[: max(0, height - len(drawn))] if drawn else []
     return [*drawn, (), *host] if len(host) > _LEAST_HOST else drawn
 
 
 def phases(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Draw where the newest step goes, under its rule; empty where that is not known."""
+    """Draw the shares of the newest step, under a rule; empty if they are not known."""
     rows = _phases(snapshot)
     if not rows:
         return []
@@ -186,7 +186,7 @@ def phases(snapshot: Snapshot, cells: int) -> list[Line]:
 
 
 def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
-    """Return step time and loss, as far as they are known."""
+    """Return the curves of step time and loss, as far as known."""
     times = [(row.step, row.duration_ns) for row in snapshot.steps]
     losses = snapshot.loss_history
     middle = median(value for _, value in times) if times else None
@@ -207,7 +207,7 @@ def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
 
 
 def _time_text(ns: float, least_ns: float, most_ns: float) -> str:
-    """Return a tick between these two times in the unit of them all."""
+    """Return a tick's text, in the common unit of these two times."""
     return right(words.offset(ns, (most_ns - least_ns or most_ns) / 10, most_ns), _LABEL)
 
 
@@ -248,8 +248,8 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
 
 
 def _schedule(snapshot: Snapshot, step: int, room_ns: int) -> dict[str, int]:
-    """Return what the schedule's part of a step goes to, as means over ranks; empty where that is
-    not known of this step, or is more than ``room_ns``."""
+    """Return the parts of the schedule's time in a step, as means over ranks; empty if they are not
+    known for this step, or take more than ``room_ns``."""
     pipeline = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
     if pipeline is None or pipeline.step != step or len(pipeline.ranks) < len(snapshot.ranks):
         return {}

@@ -100,7 +100,7 @@ def _between(x: float, xs: Sequence[int], ys: Sequence[int]) -> int:
 
 
 def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
-    """Return one line: ``▶ play 2× 0:12 ━━━━━●──────▲─── 0:58 step 34``."""
+    """Return the time bar in one line: ``▶ play 2× 0:12 ━━━━━●──────▲─── 0:58 step 34``."""
     start, end = _ends(snapshot, state)
     room = cells - line_width(start) - line_width(end)
     track = _track_of(snapshot, state, room)
@@ -112,7 +112,7 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
 
 
 def time_at(snapshot: Snapshot, state: Playing, cells: int, x: int) -> int | None:
-    """Return the time under column ``x`` of the bar, ns; None outside its track."""
+    """Return the time at column ``x`` of the bar, ns; None outside the bar's track."""
     start, end = _ends(snapshot, state)
     room, cell = cells - line_width(start) - line_width(end), x - line_width(start)
     track = _track_of(snapshot, state, room)
@@ -120,7 +120,7 @@ def time_at(snapshot: Snapshot, state: Playing, cells: int, x: int) -> int | Non
 
 
 def _track_of(snapshot: Snapshot, state: Playing, room: int) -> Track | None:
-    """Return the track; None without room for one."""
+    """Return the track of the bar; None if there is no room for one."""
     return None if room < 10 else Track.of(*state.bounds(snapshot), state.active, room)
 
 
@@ -140,7 +140,7 @@ def _ends(snapshot: Snapshot, state: Playing) -> tuple[Line, Line]:
 
 
 def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
-    """Return the bar's second line: the meaning of its marks, and what , and . move by."""
+    """Return the bar's second line: the meaning of its marks, and the unit that , and . move by."""
     begin, last = state.bounds(snapshot)
     kinds = {mark.kind for mark in state.marks}
     start: list[Segment | str] = [" "]
@@ -162,7 +162,7 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
 
 
 def _near(snapshot: Snapshot, state: Playing, reach_ns: int) -> Mark | None:
-    """Return the labelled mark next to the cursor, if it is near."""
+    """Return the labelled mark next to the cursor, if one is near."""
     labelled = [m for m in state.marks if m.text and m.t0_ns - reach_ns <= snapshot.t_ns
             and snapshot.t_ns <= m.t1_ns + reach_ns]  # fmt: skip
     return min(labelled, key=lambda m: abs(m.t0_ns - snapshot.t_ns), default=None)

@@ -1,6 +1,5 @@
-"""Sums of the listed operations: a line per kind, and charts.
-
-A kind of collectives is (group, op, size), a kind of messages (edge, contents, size).
+"""Sums of the listed operations: a line per kind, and charts. A kind of collectives is (group, op,
+size), a kind of messages (edge, contents, size).
 """
 
 from __future__ import annotations
@@ -44,39 +43,39 @@ from pardbg.render.pages.findings import ordered
 
 _LOOKS: Final = (("●", "spark"), ("◆", "loss"), ("■", "busy"), ("▲", "bubble"), ("×", "held"))
 _ELSE: Final = ("+", "dim")
-"""An op each, as far as they go."""
+"""Styles of further ops, one each, as far as they suffice."""
 _LEAST_ROWS: Final = 7
 _BARS: Final = 16
-"""Ranks that have a bar each; more are dots."""
+"""Maximum number of ranks with a bar each; more ranks are dots."""
 _NOISE_NS: Final = 5e6
 """Lateness below this is noise."""
 _APART: Final = 4
 _SIZES_LEAST: Final = 4
-"""Number of sizes, a factor _APART between them, from which on a line is fitted."""
+"""Minimum number of sizes, at least a factor _APART from each other, for fitting a line."""
 _NEAR: Final = 1.5
-"""Factor up to which each size's time is on the line."""
+"""Maximum factor between each size's time and the line."""
 Rows = Sequence[CollectiveRow | P2PRow]
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """All listed operations of one kind."""
+    """Sum over all listed operations of one kind."""
 
     group: str
-    """Of messages the edge."""
+    """Name of the group; for messages of the edge."""
     op: str
     num_bytes: int
     number: int
     wait_ns: int | None
-    """Summed over ranks and operations; None: of none it is known."""
+    """Wait summed over ranks and operations; None: not known for any of them."""
     skew_ns: float | None
-    """Median; of messages the time under way."""
+    """Median skew; for messages the median time under way."""
     busbw_gbps: float | None
-    """Median; of messages bytes by the time under way."""
+    """Median bus bandwidth; for messages bytes by the time under way."""
 
 
 def _op(row: CollectiveRow | P2PRow) -> str:
-    """Return a message's contents without its number: ``F`` of ``F mb4``."""
+    """Return the op of a row; for a message its contents without the number, ``F`` of ``F mb4``."""
     return row.op if isinstance(row, CollectiveRow) else row.label.partition(" ")[0] or "message"
 
 
@@ -115,12 +114,12 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 _OF_MESSAGES: Final = ("p2p-cycle", "p2p-tag-mismatch", "unpaired-send", "unpaired-recv",
                        "slow-link")  # fmt: skip
-"""Kinds of findings that are about messages."""
+"""Kinds of findings that concern messages."""
 
 
 def said(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Draw what is so of the operations: the worst finding that is about them, else who comes
-    last, or that nobody does."""
+    """Draw the state of the listed operations: the worst finding about them, else the rank that
+    comes last, or that no rank does."""
     rows = snapshot.collectives
     about = [f for f in ordered(snapshot.findings)
              if f.severity != "info" and (f.seq is not None or f.group)]  # fmt: skip
@@ -150,7 +149,7 @@ def said(snapshot: Snapshot, cells: int) -> list[Line]:
 
 
 def said_p2p(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Draw what is so of the messages: the worst finding about them, else which link's receivers
+    """Draw the state of the messages: the worst finding about them, else the link whose receivers
     waited most."""
     rows, waited = snapshot.p2p, dict[tuple[int, int], int]()
     for row in rows:
@@ -179,7 +178,7 @@ def _of_finding(finding: Finding, numbers: str, cells: int) -> list[Line]:
 
 
 def _said(sign: str, style: str, text: str, loud: str, numbers: str, cells: int) -> list[Line]:
-    """Draw a sentence, over two lines if it is long, and the numbers under it."""
+    """Draw a sentence, on two lines if it is long, with the numbers below."""
     first, *more = wrap(text, cells - 4, 2) or [""]
     return [line(Segment(f" {sign} ", style), Segment(first, loud)),
             *(line("   ", Segment(part)) for part in more),
@@ -187,7 +186,7 @@ def _said(sign: str, style: str, text: str, loud: str, numbers: str, cells: int)
 
 
 def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
-    """Draw the table in at most ``limit`` lines; nothing without room for three kinds."""
+    """Draw the table in at most ``limit`` lines; empty if there is no room for three kinds."""
     found = sums(rows)
     if limit < 3 or len(found) < 2:
         return []
@@ -212,8 +211,8 @@ def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
 
 
 def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) -> list[Line]:
-    """Draw bus bandwidth by message size and lateness per rank, side by side, each op in its style;
-    for messages the rate, and how long each rank's receives waited."""
+    """Draw bus bandwidth by message size and lateness per rank, side by side, each op in a style of
+    its own; for messages the rate, and the waiting time of each rank's receives."""
     if height < _LEAST_ROWS + 1 or not rows:
         return []
     sizes = panel_widths(cells, 2)
@@ -257,21 +256,21 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Time of a kind of collectives by their size: ``start_ns + bytes * ns_per_byte``."""
+    """Time of a kind of collectives by size: ``start_ns + bytes * ns_per_byte``."""
 
     start_ns: float
     ns_per_byte: float
     bus: float
-    """Bytes on the bus per byte."""
+    """Bus bytes per byte of the message."""
     sizes: tuple[int, int]
-    """The smallest and the largest that were seen."""
+    """The smallest and the largest observed size."""
 
     def time_ns(self, num_bytes: float) -> float:
         return self.start_ns + num_bytes * self.ns_per_byte
 
     @property
     def line(self) -> tuple[Point, ...]:
-        """Return points of bus bandwidth by bytes, between the sizes that were seen."""
+        """Return points of bus bandwidth by bytes, between the observed sizes."""
         low, high = self.sizes
         at = [low * (high / low) ** (part / 60) for part in range(61)]
         return tuple((size, self.bus * size / self.time_ns(size)) for size in at)
@@ -282,8 +281,8 @@ class Cost:
 
 
 def cost_of(rows: Rows) -> Cost | None:
-    """Return the cost of the most frequent kind (op, group) that has one: its sizes are far apart,
-    and each is near the line that two of them alone would not prove; else None."""
+    """Return the cost of the most frequent kind (op, group) with a valid fit: its sizes are far
+    apart, and each is near the line (two sizes alone would prove no line); else None."""
     kinds: dict[tuple[str, tuple[int, str]], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         if isinstance(row, CollectiveRow) and row.transfer_ns and row.bytes and row.busbw_gbps:
@@ -293,7 +292,7 @@ def cost_of(rows: Rows) -> Cost | None:
 
 
 def _fitted(rows: Sequence[CollectiveRow]) -> Cost | None:
-    """Fit a line to the median times by size, so that relative errors are least."""
+    """Fit a line to the median times by size, with minimal relative errors."""
     times: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         times[row.bytes].append(row.transfer_ns or 0)
@@ -316,23 +315,23 @@ def _fitted(rows: Sequence[CollectiveRow]) -> Cost | None:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """How late a rank came to the listed collectives."""
+    """Lateness of a rank in the listed collectives."""
 
     rank: int
     median_ns: float
     most_ns: float
-    """95% of the times it was no later."""
+    """95th percentile of the lateness."""
     times_last: int
     number: int
 
     @property
     def stands_out(self) -> bool:
-        """Return whether it is the one the others wait for, more than now and then."""
+        """Return whether the others wait for this rank in more than half of the collectives."""
         return self.times_last * 2 > self.number and self.median_ns > _NOISE_NS
 
 
 def lateness(rows: Rows) -> list[Late]:
-    """Return how late each rank came, by rank; empty where arrivals are not known."""
+    """Return the lateness of each rank, by rank; empty if arrivals are not known."""
     late: dict[int, list[int]] = defaultdict(list)
     last: Counter[int] = Counter()
     for row in rows:
@@ -352,8 +351,8 @@ def lateness(rows: Rows) -> list[Late]:
 
 
 def late_bars(found: Sequence[Late], cells: int, culprits: Collection[int]) -> list[Line]:
-    """Draw a bar a rank, its median, with a whisker to what it was at most in 95% of the times;
-    ranks that a finding blames stand out."""
+    """Draw a bar for each rank's median lateness, with a whisker up to its 95th percentile; ranks
+    blamed by a finding are highlighted."""
     if not 2 <= len(found) <= _BARS:
         return []
     top = max(late.most_ns for late in found) or 1.0
@@ -385,7 +384,7 @@ def _rates(rows: Rows) -> dict[str, list[Point]]:
 
 
 def _lateness(rows: Rows) -> dict[str, list[Point]]:
-    """Return points by rank: its lateness, or how long its receive waited."""
+    """Return points by rank: the rank's lateness, or the waiting time of its receive."""
     points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
         if isinstance(row, P2PRow):

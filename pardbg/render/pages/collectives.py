@@ -30,19 +30,19 @@ from pardbg.render.pages.collective_charts import charts, said, said_p2p, summar
 
 _LATE_SHARE = 0.5
 _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
-"""Skew below this, or not this many times the transfer, is noise: it stays quiet."""
+"""Skew below this, or below so many times the transfer, is noise and not highlighted."""
 
 
 SUMMARY_ROWS = 26
-"""Least number of rows for a table by kind over the list."""
+"""Minimum number of rows for a table by kind over the list."""
 CHART_ROWS = 34
-"""Least number of rows for charts under it."""
+"""Minimum number of rows for charts under the list."""
 _GOOD = ("matched", "incomplete")
 _AXIS_CELLS = 116
 _ON_AXIS = 16
-"""Cells from which on, and ranks up to which, arrivals are dots on a time axis."""
+"""Minimum cells, and maximum number of ranks, for drawing arrivals as dots on a time axis."""
 LIST_ROWS = 6
-"""Least number of rows of the list in sight, whatever is under it, where there is room."""
+"""Minimum number of visible rows of the list, whatever is drawn below, if there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CollectivesPageState:
     contains: str = ""
     p2p: bool = False
     by_wait: bool = False
-    """Those that cost most waiting first; else by time."""
+    """Whether the list is sorted by waiting time, longest first; else by time."""
 
 
 RowKey = tuple[tuple[int, str], str, int, int, int, int]
@@ -60,14 +60,14 @@ RowKey = tuple[tuple[int, str], str, int, int, int, int]
 
 
 def key_of(row: CollectiveRow | P2PRow) -> RowKey:
-    """Return the identity of a row, which stays while the list grows."""
+    """Return the identity of a row, which does not change while the list grows."""
     if isinstance(row, CollectiveRow):
         return (row.key, row.group, row.seq, -1, -1, 0)
     return (row.key, row.group, row.order, row.src, row.dst, row.tag)
 
 
 def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
-    """Return whether to show p2p: if there are no collectives, or the other list on request."""
+    """Return whether to show p2p: if there are no collectives, or if the user swapped the lists."""
     return (not snapshot.collectives and bool(snapshot.p2p)) != swapped
 
 
@@ -128,7 +128,7 @@ def _is_open(row: CollectiveRow | P2PRow) -> bool:
 def collectives(
     snapshot: Snapshot, cells: int, rows: int, look: CollectivesPageState | None = None
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``: the list, and the selected one over time below."""
+    """Return the page at ``cells`` x ``rows``: the list, and the selected row over time below."""
     look = look or CollectivesPageState()
     listed = rows_of(snapshot, look)
     p2p = shows_p2p(snapshot, look.p2p)
@@ -204,13 +204,13 @@ def _title(
 
 
 def _one_group(snapshot: Snapshot) -> str:
-    """Name the group, where all collectives are of one."""
+    """Return the group's name if all collectives are of one group."""
     names = {row.label or row.group for row in snapshot.collectives}
     return f" on {clean(min(names))}" if len(names) == 1 else ""
 
 
 def _newest(rows: Sequence[object]) -> str:
-    """Say how many there are, or that they are the newest of more."""
+    """Return the number of rows as text, or that only the newest of more are listed."""
     return f"newest {LAST}" if len(rows) >= LAST else str(len(rows))
 
 
@@ -251,7 +251,7 @@ def _columns(
 def _arrivals_column(
     listed: Sequence[CollectiveRow], cells: int, marks: int
 ) -> Column[CollectiveRow]:
-    """Return the column of arrivals: on one time axis, where there is room and few ranks."""
+    """Return the column of arrivals: on one time axis, if there is room and there are few ranks."""
     skews = sorted(row.skew_ns for row in listed if row.skew_ns)
     few = max(len(row.arrivals) for row in listed) <= _ON_AXIS
     if cells < _AXIS_CELLS or not few or not skews:
@@ -262,8 +262,8 @@ def _arrivals_column(
 
 
 def _on_axis(row: CollectiveRow, cells: int, most_ns: float) -> Line:
-    """Draw a dot a rank on an axis of ``most_ns``, the last one named; ``▸`` where it came later
-    than the axis shows."""
+    """Draw a dot for each rank on an axis of ``most_ns``, with the last rank's name; ``▸`` if that
+    rank came later than the axis shows."""
     came = sorted((a.came_ns, a.rank) for a in row.arrivals if a.came_ns is not None)
     if not came or _of_hosts(row):
         return (Segment("on the host ahead of the devices" if came else "", "faint"),)
@@ -307,7 +307,7 @@ def _p2p_columns(cells: int, begin_ns: int, ended: bool) -> list[Column[P2PRow]]
 
 
 def operation(row: CollectiveRow, cells: int = 99) -> str:
-    """Return ``all_reduce max``, without its reduction if there is no room."""
+    """Return ``all_reduce max``, without the reduction if there is no room."""
     text = f"{row.op} {row.reduce}".rstrip()
     return clean(text if len(text) <= cells else row.op)
 
@@ -321,8 +321,8 @@ def _skewed(row: CollectiveRow) -> bool:
 
 
 def _transfer_most_ns(row: CollectiveRow) -> int | None:
-    """Return how long moving the data took at most. Where ranks' completions have several sources,
-    none of them is before the true one."""
+    """Return an upper bound of the data's transfer time, ns. If the ranks' completions have several
+    sources, none of them is before the true one."""
     known = row.transfer_ns if row.transfer_ns is not None else row.transfer_most_ns
     if known is not None or not all(a.completed_ns and a.source for a in row.arrivals):
         return known
@@ -333,7 +333,7 @@ def _transfer_most_ns(row: CollectiveRow) -> int | None:
 
 def verdict(row: CollectiveRow, ended: bool = False) -> str:
     """Return ``MISSING 2`` for missing ranks, ``waits for 2`` while they may still come; ``ended``:
-    no more can come, and what is under way never completes."""
+    no more can come, and ops under way never complete."""
     if row.missing:
         verb = "waits for" if row.verdict == "incomplete" else "MISSING"
         return f"{verb} {words.rank_set(row.missing)}"
@@ -343,7 +343,7 @@ def verdict(row: CollectiveRow, ended: bool = False) -> str:
 
 
 def _p2p_verdict(row: P2PRow, ended: bool = False) -> tuple[str, str]:
-    """Return a message's verdict; a side posted ahead, and a message under way, are no problem."""
+    """Return a message's verdict; one side posted early, or a message under way, is no problem."""
     if row.verdict == "incomplete" and not ended:
         one = "posted" if row.send_ns is None else "sent" if row.recv_ns is None else _open(ended)
         return one, "dim"
@@ -356,10 +356,9 @@ def _open(ended: bool) -> str:
 
 
 def strip(row: CollectiveRow, cells: int) -> Line:
-    """Draw a mark per rank in the order of the group: its lateness, or that it is missing.
-
-    ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` if hosts issue ahead of their devices. With
-    more ranks than cells: the latest of each bucket.
+    """Draw a mark per rank in the order of the group: the rank's lateness, or that the rank is
+    missing. ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` if hosts issue ahead of their
+    devices. With more ranks than cells: the latest of each bucket.
     """
     arrivals = row.arrivals
     if not arrivals:
@@ -375,8 +374,8 @@ def strip(row: CollectiveRow, cells: int) -> Line:
 
 
 def _of_hosts(row: CollectiveRow) -> bool:
-    """Return whether all have issued the op on their hosts and the last arrival is unknown: devices
-    get there later."""
+    """Return whether all ranks have issued the op on their hosts and the last arrival is unknown,
+    as devices get there later."""
     return row.verdict == "matched" and row.skew_ns is None
 
 
@@ -390,7 +389,7 @@ def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segme
 
 
 def arrivals(row: CollectiveRow, snapshot: Snapshot, cells: int, limit: int) -> tuple[Line, ...]:
-    """Draw one op over time, a line per rank: arrival, wait, completion. Of more ranks than
+    """Draw one op over time, a line per rank: arrival, wait, completion. With more ranks than
     ``limit``: culprits, then the last to arrive."""
     name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
     held = f"{words.size(row.bytes)} {clean(row.dtype)}"
@@ -446,7 +445,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
 
 
 def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
-    """Draw one message over time: send, receive, completion."""
+    """Draw a message over time: send, receive, completion."""
     name = f"{row.src} → {row.dst} {clean(row.label)}"
     head = line(" ", rule(f"{name}  {words.size(row.bytes)}", cells - 2, clean(row.group)))
     came = [t_ns for t_ns in (row.send_ns, row.recv_ns) if t_ns is not None]

@@ -1,5 +1,5 @@
-"""The debug page: where each rank is held and its next op, stacks, the source of the selected
-frame, the audit trail."""
+"""The debug page: held ranks and their next ops, stacks, the source of the selected frame, the
+audit trail."""
 
 from __future__ import annotations
 
@@ -38,44 +38,43 @@ from pardbg.session.source_files import SourceLines
 
 _REASON_LINES = 4
 WIDE: Final = 100
-"""Cells from which on the source stands beside ranks and stacks; else under them."""
+"""Cells from which on the source is beside ranks and stacks; else below them."""
 _WAIT_NS: Final = 1_000_000_000
-"""Time inside an op after which a rank is said to wait."""
+"""Time inside an op after which a rank counts as waiting."""
 _EDGE: Final = 10
-"""Cells of a heading beside its words that a panel's edge takes."""
+"""Cells of a heading that a panel's edge takes beside the title."""
 _PRINTED: Final = 6
-"""Lines left to the job's output before each frame has a line of its own."""
+"""Lines left for the job's output before each frame gets a line of its own."""
 _NARROW_STACKS: Final = 3
 _NARROW_SOURCE: Final = 9
-"""Lines that more stacks than those leave to the source, one under the other."""
+"""Lines that further stacks leave for the source when it is below them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebugPageState:
     selected: int | None = None
     stacks: dict[int, Stack] = field(default_factory=dict)
-    """What ``where`` brought, the last time it was asked."""
+    """Answer to the last ``where``: rank -> stack."""
     stacks_ns: int | None = None
     console: tuple[Entry, ...] = ()
-    """Commands typed and their answers, oldest first."""
+    """Typed commands with their answers, oldest first."""
     can_control: bool = True
     ended: bool = False
-    """The job that was live here has ended."""
+    """Whether the job that was live here has ended."""
     you: str = ""
     """This viewer's name in the audit trail."""
     source: SourceLines | None = None
-    """Around the selected frame."""
+    """Source lines around the selected frame."""
     frame: int = 0
-    """Number of the frame that is looked at; 0 the innermost."""
+    """Number of the selected frame; 0 the innermost."""
     every_frame: bool = False
-    """Whether those of libraries count."""
+    """Whether libraries' frames count."""
     output: Sequence[OutputLine] = ()
-    """What the job printed last, oldest first; drawn where lines are left."""
+    """Last output of the job, oldest first; drawn if lines are left."""
 
 
 def _other_version(found: SourceLines, function: str) -> bool:
-    """Return whether the line lies outside the function that the stack names: the file has changed
-    since."""
+    """Return whether the line is outside of the stack's function: the file has changed since."""
     at = found.place.line - found.first
     here = found.lines[at]
     if not here.strip():
@@ -92,7 +91,8 @@ def _other_version(found: SourceLines, function: str) -> bool:
 
 
 def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, Stack], int | None]:
-    """Return the newest stacks and their time: asked for, or recorded at a standstill."""
+    """Return the newest stacks with their time: requested by the user, or recorded at a
+    standstill."""
     recorded = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
     taken = max((stack.t_ns for stack in snapshot.stacks), default=None)
     if look.stacks and (taken is None or (look.stacks_ns or 0) >= taken):
@@ -123,7 +123,7 @@ def debug(snapshot: Snapshot, cells: int, rows: int, look: DebugPageState | None
 def _over(
     snapshot: Snapshot, look: DebugPageState, cells: int, rows: int
 ) -> tuple[list[Line], list[int]]:
-    """Draw ranks, stacks and source in exactly ``rows`` lines; returns the rank of each line (-1:
+    """Draw ranks, stacks and source in exactly ``rows`` lines; also return each line's rank (-1:
     none)."""
     left_size = max(54, cells // 2) if cells >= WIDE else cells
     ranks, focus, places = _ranks(snapshot, left_size - (cells >= WIDE), look)
@@ -158,7 +158,7 @@ def _over(
 def _window(
     lines: Sequence[Line], places: list[int], focus: int | None, rows: int
 ) -> tuple[list[Line], list[int]]:
-    """Return at most ``rows`` of the lines: the heading, and those around the selected one."""
+    """Return at most ``rows`` of the lines: the heading, and the lines around the selected one."""
     if len(lines) <= rows:
         return list(lines), list(places)
     start = max(1, min((focus or 1) - rows // 2, len(lines) - rows + 1))
@@ -169,7 +169,7 @@ def _window(
 def frame_source(
     shown: Mapping[int, Stack], look: DebugPageState, cells: int, rows: int
 ) -> list[Line]:
-    """Draw the source of the selected rank's frame, with the frame's place and number over it."""
+    """Draw the source of the selected rank's frame, with the frame's place and number above."""
     stack = shown.get(-1 if look.selected is None else look.selected, ())
     known = spots_in_reach(stack, look.every_frame)
     if not known:
@@ -184,7 +184,7 @@ def frame_source(
 
 
 def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:
-    """Draw mode, lease, pending ops and the reason, over several lines if it is long."""
+    """Draw mode, lease, pending ops and the reason, on several lines if needed."""
     control = snapshot.control
     if control.mode == "running":
         return (_free(snapshot, look, cells),)
@@ -211,7 +211,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
 
 
 def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
-    """Draw waiting ranks, and what the user can do while nothing is held."""
+    """Draw waiting ranks, and hints for the user while no rank is held."""
     hang = snapshot.hang
     hint = "space holds every rank at a consistent cut" if look.can_control else (
         f"{_what(look)}: ←→ moves in time, :up and :down go through the frames"
@@ -242,7 +242,7 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
 
 
 def _what(look: DebugPageState) -> str:
-    """Name what nothing can be done in."""
+    """Return the reason why commands are not possible."""
     return "the job has ended" if look.ended else "a recording"
 
 
@@ -276,7 +276,7 @@ def _ranks(
 
 
 def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
-    """Return the cells for ranks' activities, shared with those for their next ops."""
+    """Return the cells for ranks' activities, which share a line with their next ops."""
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
@@ -285,7 +285,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
 
 
 def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Draw breakpoints and watches with their matches; nothing without any."""
+    """Draw breakpoints and watches with their matches; empty if there are none."""
     lines: list[Line] = []
     for one in snapshot.control.breaks:
         matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
@@ -301,7 +301,7 @@ def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:
 
 
 def _nexts(snapshot: Snapshot) -> dict[int, str]:
-    """Return rank -> next op, by control, else by the plan after what the rank does now."""
+    """Return rank -> next op, by control, else by the plan after the rank's current action."""
     found: dict[int, str] = {}
     step, now = snapshot.pipeline.step if snapshot.pipeline else None, snapshot.t_ns
     rows = {row.rank: row for row in snapshot.ranks}
@@ -361,8 +361,8 @@ def source(
     note: str = "", function: str = "",
 ) -> list[Line]:  # fmt: skip
     """Draw a heading and the lines around the current one, or all frames of the stack if the source
-    is missing, in at most ``rows`` lines; nothing without a frame. ``function``: the one that the
-    line was in when it ran."""
+    is missing, in at most ``rows`` lines; empty without a frame. ``function``: the function of the
+    line at the time of the stack."""
     if found is None or rows < 2:
         return []
     lines = [line(rule(title, cells, note))]

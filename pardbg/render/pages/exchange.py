@@ -1,4 +1,4 @@
-"""all_to_all as a matrix of figures, and the load behind it."""
+"""Matrix of all_to_all traffic, with the load behind it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NAME, _CELL = 10, 11
 
 
 def exchanged(view: TrafficView, ranks: Sequence[int]) -> bool:
-    """Return whether ranks exchanged parts, which a ring of neighbours cannot show."""
+    """Return whether ranks exchanged parts with all others, which a ring cannot show."""
     if len(ranks) < 3 or not any(op == "all_to_all" for _, op, *_ in view.ops):
         return False
     return any(edge.source == "observed" for edge in view.edges)
 
 
 def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
-    """Draw senders down, receivers across, sums at the ends; nothing if the figures do not fit.
+    """Draw senders down, receivers across, sums at the ends; empty if the figures do not fit.
     Exchanged bytes are observed; other traffic is drawn here if neither ring nor star can show
     it."""
     if len(ranks) > MOST_RANKS or _NAME + _CELL * (len(ranks) + 1) + 4 > cells:
@@ -53,7 +53,7 @@ def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
 
 
 def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segment:
-    """Draw one pair: bright a quarter above the mean of all, dim a quarter below."""
+    """Draw a pair's figure: bright a quarter above the mean of all, dim a quarter below it."""
     if own:
         return Segment(right("╲", _CELL), "faint")
     if amount is None:
@@ -67,8 +67,8 @@ def _words(amount: float, rates: bool) -> str:
 
 
 def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
-    """Draw numbers that a program logged in parts of one name (``block 2 expert/0`` …), a line
-    each."""
+    """Draw numbers that a program logged in parts of a name (``block 2 expert/0`` …), a line per
+    name."""
     groups = _groups(ranks)
     if not groups or rows < 2:
         return []
@@ -92,7 +92,7 @@ def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:
 
 
 def _parts(parts: Mapping[int, float], gap: str) -> list[Segment]:
-    """Return ``0▅143``: number of the part, its share of the largest, its value."""
+    """Return ``0▅143``: number of the part, share of the largest part, value."""
     top = max(parts.values()) or 1.0
     mean = sum(parts.values()) / len(parts)
     runs = []

@@ -1,4 +1,4 @@
-"""The picture of a finding: what ranks did before it, who waits, and where its culprits stand."""
+"""The picture of a finding: earlier activity of ranks, waiting ranks, and the culprits' places."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pardbg.render.pages.timeline import HATCHED, Window, lane
 _GUTTER: Final = 7
 _ELSEWHERE: Final = ("ended", "lost", "unknown", "waiting")
 _LANES: Final = (("compute", "phase"), ("wait", "comm"))
-"""The first that is there of each is drawn, one over the other."""
+"""Lanes by preference: the first existing one of each row is drawn, one row below the other."""
 
 
 def lanes_around(
     snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, apart: int = 0
 ) -> list[Line]:
-    """Two lanes a rank, so many lines ``apart``, up to the finding's moment."""
+    """Draw two lanes per rank, so many lines ``apart``, up to the finding's moment."""
     span = window.t1_ns - window.t0_ns
     if span <= 0 or not any(lanes.values()):
         return []
@@ -58,7 +58,7 @@ def lanes_around(
 
 
 def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
-    """Return a lane with the name of the wait that it ends in on it, and how long it is by now."""
+    """Return a lane with the name of the wait at its end, and the wait's duration so far."""
     if last.style.partition(".")[0] not in HATCHED:
         return drawn
     text = f" {clean(last.label)}, {words.duration(min(last.t1_ns, now_ns) - last.t0_ns)} "
@@ -68,7 +68,7 @@ def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
 
 
 def _with_open_wait(drawn: Line, last: LaneSpan, axis: Axis, row: RankNow, now_ns: int) -> Line:
-    """Return a lane with the wait that a rank is in now: of a live run no record has come of it."""
+    """Return a lane with the wait that its rank is in now, for which no record has come yet."""
     if row.since_ns is None or last.t1_ns > row.since_ns:
         return drawn
     wait = LaneSpan(row.since_ns, now_ns, activity_text(row.now), HATCHED[0])
@@ -80,7 +80,7 @@ def _with_open_wait(drawn: Line, last: LaneSpan, axis: Axis, row: RankNow, now_n
 
 
 def _standing(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
-    """Return rank -> its place, of the living ranks in no op that others wait for."""
+    """Return rank -> its place, for living culprits that are not in an op others wait for."""
     if not isinstance(finding.facts, Stalled):
         return {}
     own = {stack.rank: spots_in_reach(spots(stack.frames)) for stack in snapshot.stacks}
@@ -92,7 +92,7 @@ def _standing(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
 
 
 def _with_place(drawn: Line, axis: Axis, since_ns: int, now_ns: int, place: str) -> Line:
-    """Return a lane with the place at which its rank has stood since its last record."""
+    """Return a lane with the place at which its rank has been since its last record."""
     at = axis.x(since_ns) + 1
     size = min(axis.x(now_ns), axis.cells) - at
     text = left(clip(f" {place}", max(0, size)), max(0, size))

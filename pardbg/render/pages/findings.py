@@ -1,4 +1,4 @@
-"""Findings in words: a brief line each, a list beside the chosen one in full, and what shows it."""
+"""The findings page: a line each, the selected finding in full, and its evidence."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ from pardbg.render.pages.timeline import MANY, Window
 from pardbg.session.source_files import Place, SourceLines
 
 WIDE: Final = 110
-"""Cells from which on the chosen finding stands beside the list; else under its line."""
+"""Cells from which on the selected finding is beside the list; else below its line."""
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the worst first, then the newest."""
+    """Return the findings, the worst first, then the newest."""
     return sorted(findings, key=lambda finding: finding.order)
 
 
 def brief(findings: Sequence[Finding], cells: int) -> list[Line]:
-    """Return one line each."""
+    """Return a line for each finding."""
     return [_line(finding, cells) for finding in ordered(findings)]
 
 
 def told(findings: Sequence[Finding], cells: int, said: Finding | None, room: int) -> list[Line]:
-    """Return ``room`` lines at most, the last one of more findings than that their number: two
-    each, more where all have room; of the one that is ``said`` already what to try."""
+    """Return at most ``room`` lines, ending with the number of further findings: two lines each,
+    more if all fit; for the finding ``said``, whose text is shown already, the advice."""
     lines: list[Line] = []
     for after, finding in zip(reversed(range(len(findings))), ordered(findings), strict=True):
         left_over = room - len(lines)
@@ -73,7 +73,7 @@ def told(findings: Sequence[Finding], cells: int, said: Finding | None, room: in
 
 
 def judged(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Return what was looked for where nothing was found."""
+    """Return lines on what was checked, for a run without findings."""
     if snapshot.live and (yet := coming(snapshot)):
         return [line(Segment(f"{yet}: little can be judged", "dim"))]
     return [
@@ -101,19 +101,19 @@ def _line(finding: Finding, cells: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What stands around the chosen finding."""
+    """Context of the selected finding."""
 
     lanes: Lanes
     window: Window
-    """Window of the lanes: it ends at the finding's moment."""
+    """Window of the lanes, which ends at the finding's moment."""
     known: Sequence[Finding] = ()
-    """All findings of a recording, those that are still to come among them."""
+    """All findings of a recording, including those after the cursor."""
     looking: bool = False
-    """Those of this moment are still looked for."""
+    """Whether findings of this moment are still being searched."""
     source: SourceLines | None = None
-    """Lines around the chosen one's place."""
+    """Source lines around the selected finding's place."""
     output: Sequence[OutputLine] = ()
-    """What the job printed last, oldest first."""
+    """Last output of the job, oldest first."""
 
 
 def findings(
@@ -151,7 +151,7 @@ def findings(
 
 
 def _counts(found: Sequence[Finding]) -> str:
-    """``1 error, 2 warnings, 1 note``, those there are."""
+    """Return ``1 error, 2 warnings, 1 note``, without zero counts."""
     names = (("error", "error"), ("warning", "warning"), ("info", "note"))
     numbers = ((sum(f.severity == s for f in found), name) for s, name in names)
     return ", ".join(words.plural(number, name) for number, name in numbers if number)
@@ -169,13 +169,13 @@ def _hint(finding: Finding, cells: int) -> Line:
 
 
 Made = tuple[list[Line], list[int], int]
-"""(lines, the finding that each is of, the line that must be visible)"""
+"""(lines, each line's finding, the line that must be visible)"""
 
 
 def _under(
     snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, rows: int, around: Around
 ) -> Made:
-    """A line each; the chosen one's rest under it."""
+    """Draw a line per finding, with the selected one's details below its line."""
     body: list[Line] = []
     places: list[int] = []
     for index, finding in enumerate(found):
@@ -201,8 +201,8 @@ def _under(
 def _beside(
     snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, room: int, around: Around
 ) -> Made:
-    """The list at the left, each finding over as many lines as there is room for; the chosen one
-    in full at the right."""
+    """Draw the list at the left, with as many lines per finding as fit, and the selected finding in
+    full at the right."""
     left = min(64, cells * 2 // 5)
     rows: list[Line] = []
     places: list[int] = []
@@ -231,8 +231,8 @@ def _beside(
 def _card(
     snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, room: int, around: Around
 ) -> Made:
-    """The only finding over the whole width: its sentence, what is known and what to try, and what
-    shows it."""
+    """Draw the only finding over the whole width: its sentence, its facts and advice, and its
+    evidence."""
     finding, size = found[at], cells - 4
     sign, style = SIGN[finding.severity]
     name = line(
@@ -252,7 +252,7 @@ def _card(
 def _halves(
     snapshot: Snapshot, finding: Finding, lines: SourceLines | None, cells: int, rows: int
 ) -> list[Line]:
-    """The source of the culprit's place, or every rank's place, beside what to try."""
+    """Draw the source of the culprit's place, or every rank's place, beside the advice."""
     half, at = cells // 2 - 1, place_of(snapshot, finding)
     every = _places(snapshot, finding, half)[1:]
     tries = wrap(clean(finding.advice), half - 2, 8)
@@ -268,7 +268,7 @@ def _halves(
 
 
 def _wrapped(finding: Finding, cells: int, most: int) -> list[Line]:
-    """Sign and kind, then the text, indented."""
+    """Draw sign and kind of a finding, then its text, indented."""
     sign, style = SIGN[finding.severity]
     head = line(Segment(f"{sign} ", style), Segment(clip(clean(finding.kind), cells - 2), "strong"))
     parts = wrap(clean(finding.text), cells - 2, most)
@@ -276,7 +276,7 @@ def _wrapped(finding: Finding, cells: int, most: int) -> list[Line]:
 
 
 def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False) -> list[Line]:
-    """One finding: its text, what is known of it (not if ``brief``), and what to try."""
+    """Draw a finding's text, its facts (not if ``brief``), and its advice."""
     sign, style = SIGN[finding.severity]
     lines: list[Line] = [line(Segment(f"{sign} {clean(finding.kind)}", f"{style}"))]
     lines += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), cells, 12)]
@@ -322,12 +322,12 @@ def _time(snapshot: Snapshot, finding: Finding) -> str:
 
 _GUTTER: Final = 7
 _SOURCE: Final = 8
-"""Lines of source, with their heading."""
+"""Lines of source, the heading included."""
 _FEW: Final = 8
 
 
 def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
-    """Of many ranks some that the finding is about, culprits first; None: all of them are shown."""
+    """Return some of many ranks that the finding is about, culprits first; None: show all ranks."""
     if len(snapshot.ranks) <= MANY:
         return None
     return tuple(dict.fromkeys((*finding.culprits, *finding.ranks)))[:_FEW]
@@ -336,8 +336,8 @@ def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
 def evidence(
     snapshot: Snapshot, finding: Finding, around: Around, cells: int, rows: int
 ) -> list[Line]:
-    """Return the sections that fit into ``rows``: places first, the source of the culprit's, then
-    the small timeline."""
+    """Return the sections that fit into ``rows``: places first, then the source of the culprit's
+    place, then the small timeline."""
     airy = lanes_around(snapshot, finding, around.lanes, around.window, cells, apart=1)
     small = [*airy[:1], *filter(None, airy[1:])]
     room = rows - len(small) if len(small) < rows - _SOURCE else rows
@@ -348,7 +348,7 @@ def evidence(
 
 
 def place_of(snapshot: Snapshot, finding: Finding) -> tuple[int, Spot, Stack] | None:
-    """Return (culprit, the frame at the finding's place, its stack), if it is on one."""
+    """Return (culprit, the frame at the finding's place, the culprit's stack); None: none."""
     place = clean(finding.where or "").partition(" ")[0]
     for stack in snapshot.stacks:
         if place and stack.rank in finding.culprits:
@@ -362,7 +362,7 @@ def place_of(snapshot: Snapshot, finding: Finding) -> tuple[int, Spot, Stack] | 
 def _where(
     snapshot: Snapshot, finding: Finding, lines: SourceLines | None, cells: int, rows: int
 ) -> list[Line]:
-    """Every rank's place, and under it the source of the culprit's, if there is room."""
+    """Draw every rank's place, and the source of the culprit's place below, if there is room."""
     every, at = _places(snapshot, finding, cells), place_of(snapshot, finding)
     if at is None or lines is None or lines.place != Place(at[1].file, at[1].line):
         return every
@@ -373,7 +373,7 @@ def _where(
 
 
 def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:
-    """Return the chosen finding as a message to others has it."""
+    """Return the selected finding as plain text, to be copied into a message."""
     lines = [f"{finding.severity}: {clean(finding.kind)}", clean(finding.text)]
     lines += [f"{name}: {value}" for name, value in _facts(snapshot, finding)]
     lines += [f"try: {clean(finding.advice)}"] if finding.advice else []
@@ -382,8 +382,8 @@ def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:
 
 
 def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
-    """A line per rank: what it does at the cursor, or when it came to the op that others wait in,
-    and where it is; culprits stand out."""
+    """Draw a line per rank: its activity at the cursor, or its arrival at the op that others wait
+    in, and its place; culprits are highlighted."""
     few = about(snapshot, finding)
     listed = [row for row in snapshot.ranks if few is None or row.rank in few]
     stacks = {
@@ -422,8 +422,8 @@ def _place_now(finding: Finding, rank: int, stack: Stack) -> str:
 
 
 def _came(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
-    """Return rank -> when it came to the one op that others wait in: the first one's time, of the
-    rest how much later (where that is less than their clocks can tell: that), culprits not."""
+    """Return rank -> arrival at the one op that others wait in: the first rank's time, for others
+    the delay after it (at least their clock error); culprits are left out."""
     facts = finding.facts
     if not isinstance(facts, MissingRank) or len({wait.op for wait in facts.waits}) != 1:
         return {}

@@ -1,4 +1,4 @@
-"""The memory page: categories of each rank's bytes, beside the expected ones, and over time."""
+"""The memory page: each rank's bytes by category, beside the expected bytes, and over time."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ SHORT = {
 }  # fmt: skip
 GUTTER = 7
 LEAST_CHART = 10
-"""Rows from which on the course of memory is drawn."""
+"""Rows from which on memory over time is drawn."""
 _CHARTS: Final = 17
-"""Rows that the charts get before a rank gets more than two."""
+"""Rows reserved for the charts before a rank gets more than two."""
 SMALL = 24
-"""Least number of rows with a line to spare."""
+"""Minimum number of rows of a page with blank lines."""
 _OFF: Final = 0.01
-"""Share up to which what is there is what should be."""
+"""Relative difference up to which actual bytes count as the expected ones."""
 _OUTLIER: Final = 0.1
-"""Share of its total from which on what a rank has beyond the median is drawn as excess."""
+"""Share of a rank's total from which on its bytes above the median are drawn as excess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,22 @@ class _Scale:
     figures: int
     """Cells of each category's column; 0: no columns."""
     usual: Mapping[int | None, float]
-    """Expected bytes of a rank -> median of the totals of all that should hold as much."""
+    """Expected bytes of a rank -> median total of all ranks with this expectation."""
     other: bool
-    """Other is in the bars. A resident set is mostly that, Python and its libraries: on its scale
-    the rest would not be seen, so it is left out while no rank exceeds its like."""
+    """Whether bars include "other". A resident set is mostly other, Python and its libraries: on
+    its scale the rest would be invisible, so it is left out while no rank has an excess."""
 
     def parts(self, row: MemoryRow) -> tuple[tuple[str, int], ...]:
         """Return (letter, bytes) of a rank's bar."""
         return parts(row) if self.other else parts(row)[:-1]
 
     def excess(self, row: MemoryRow) -> int:
-        """Return the bytes that a rank holds beyond its like; 0 if they are few."""
+        """Return the bytes that a rank holds above the median of its like; 0 if these are few."""
         return _excess(row, self.usual)
 
     @classmethod
     def of(cls, rows: tuple[MemoryRow, ...], bar: int, figures: int) -> _Scale:
-        """Return one scale for all ranks."""
+        """Return a common scale for all ranks."""
         alike: dict[int | None, list[int]] = {}
         for row in rows:
             alike.setdefault(row.expected_bytes, []).append(row.total_bytes or 0)
@@ -97,7 +97,7 @@ def _excess(row: MemoryRow, usual: Mapping[int | None, float]) -> int:
 
 
 def has_figures(snapshot: Snapshot) -> bool:
-    """Return whether anything is known of any rank's memory."""
+    """Return whether any memory figure of a rank is known."""
     return any(row.total_bytes or any(value for _, value in parts(row)) for row in snapshot.memory)
 
 
@@ -109,7 +109,7 @@ def memory(
     peaks: Mapping[int, Peak] | None = None,
     ascii_: bool = False,
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
+    """Return the page at ``cells`` x ``rows``. ``peaks``: rank -> the action at the rank's peak."""
     if not has_figures(snapshot):
         return empty(cells, rows, "No memory figures yet.",
                      "They come with the first optimizer step.")  # fmt: skip
@@ -152,8 +152,8 @@ def memory(
 
 
 def _density(number: int, rows: int, sharded: bool) -> int:
-    """Return the lines of each of ``number`` ranks: bar, expectation, history and a blank one; bar
-    and what else there is to say; or the bar alone, where the charts need the room."""
+    """Return the number of lines of each of ``number`` ranks: 4 for bar, expectation, history and a
+    blank line; 2 for the bar and a note; or 1 for the bar if charts need the room."""
     most = rows - (0 if sharded else TOTAL_ROWS + _CHARTS)
     for lines in (4, 2):
         if number * lines <= most:
@@ -170,8 +170,8 @@ def _ladder(own: MemoryRow, cells: int) -> list[Line]:
 
 
 def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
-    """Draw a sharded step in the rows that a line per rank leaves; half of the page at least if
-    that is enough."""
+    """Draw a sharded step in the rows left by a line per rank, or in half of the page if that
+    suffices."""
     if snapshot.sharding is None:
         return []
     taken = (3 if rows < SMALL else 5) + len(snapshot.memory)
@@ -245,7 +245,7 @@ def _figures(row: MemoryRow, scale: _Scale) -> list[Segment]:
 
 
 def stack(row: MemoryRow, scale: _Scale, mark_expected: bool) -> Line:
-    """Return the stacked bar with a letter in each part that has room for one, and its excess."""
+    """Return the stacked bar with a letter in each part that has room for it, and its excess."""
     size, top, over = scale.bar, scale.top, scale.excess(row)
     drawn = Row(size, " ", "")
     pieces = scale.parts(row)
@@ -294,7 +294,7 @@ def _expected(row: MemoryRow, scale: _Scale, cells: int) -> Line:
 
 
 def _history(row: MemoryRow, size: int) -> Line:
-    """Draw the total over the run on its own scale, and what else changes within a step."""
+    """Draw the total over the run on its own scale, with figures that change within a step."""
     values = resample([value for _, value in row.history], min(size - 26, 120))
     if len(values) < 2:
         return (Segment(_moves(row).lstrip(), "dim"),)
@@ -305,8 +305,8 @@ def _history(row: MemoryRow, size: int) -> Line:
 
 
 def _brief(row: MemoryRow, scale: _Scale, cells: int, peak: Peak | None, told: bool) -> Line:
-    """Draw in one line what is expected, where that is to be ``told`` or is not there, else what
-    changes within a step."""
+    """Draw one line: the expectation, if ``told`` or if it is not met, else the figures that change
+    within a step."""
     have, want = counted(row), row.expected_bytes
     text = peak.text if peak is not None else _moves(row).lstrip()
     if told or (have is not None and want and abs(have / want - 1) > _OFF):
@@ -317,7 +317,7 @@ def _brief(row: MemoryRow, scale: _Scale, cells: int, peak: Peak | None, told: b
 
 
 def _moves(row: MemoryRow) -> str:
-    """Return what the bar cannot show: it stands for the time between two steps."""
+    """Return figures that change within a step; the bar shows the time between two steps."""
     text = ""
     if row.peak_bytes and row.total_bytes and row.peak_bytes > 1.05 * row.total_bytes:
         text += f"   peak {words.binary_size(row.peak_bytes)}"

@@ -25,26 +25,26 @@ CATEGORIES: Final = (
     ("U", "other"),
 )  # fmt: skip
 TOTAL_ROWS: Final = 3
-"""Lines of a rank's total taken apart."""
+"""Lines of the breakdown of a rank's total."""
 BESIDE: Final = 2 * LEAST + 6
-"""Cells from which on the ladder of ZeRO levels stands beside a chart."""
+"""Cells from which on the ladder of ZeRO levels is beside a chart."""
 _UNKNOWN: Final = "   ? not known"
 _SIGNS: Final = {**{letter: letter for letter, _ in CATEGORIES}, "U": ".", "over": "+"}
-"""Part of an area -> its sign in ASCII."""
+"""Part of an area -> its ASCII sign."""
 _LABELS: Final = 11
 _VALUES: Final = 12
 """Cells of the newest values beside the areas."""
 _AREA: Final = 6
-"""Least number of rows of each of two areas over each other."""
+"""Minimum number of rows of each of two areas above each other."""
 LEAST_ALIKE: Final = 3
-"""A median of fewer ranks says little."""
+"""Minimum number of ranks for a meaningful median."""
 _NEAR: Final = 2.0
-"""A limit is a line of the chart from half of it on: further off it would flatten the rest."""
+"""Share of a limit from which on it is a line of the chart: a more distant one would flatten it."""
 
 
 def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
-    """Return (letter, bytes) of the stacked bar. They add up to the total, but for activations that
-    a pipeline's microbatches keep within a step: the total is of the time between two."""
+    """Return (letter, bytes) of the stacked bar. The parts add up to the total, except activations
+    that a pipeline's microbatches keep within a step: the total is of the time between two."""
     values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
               row.activations_bytes, row.unattributed_bytes)  # fmt: skip
     return tuple(
@@ -53,7 +53,7 @@ def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
 
 
 def whole(row: MemoryRow, cells: int) -> list[Line]:
-    """Draw what a rank's memory is of, and what "other" is in it."""
+    """Draw the breakdown of a rank's memory, and the contents of "other"."""
     if not row.total_bytes or row.unattributed_bytes is None:
         return []
     rest = row.unattributed_bytes
@@ -81,7 +81,7 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
 
 
 def _failed(request: FailedRequest) -> Line:
-    """Draw what an allocator was asked for and could not give."""
+    """Draw an allocation request that failed."""
     asked = "a request"
     if request.asked_bytes is not None:
         asked = words.binary_size(request.asked_bytes)
@@ -102,7 +102,7 @@ def course(
     ascii_: bool = False,
 ) -> list[Line]:
     """Draw one rank's categories, the total of every rank with the limit, and the ladder of ZeRO
-    levels, side by side as far as there is room: the ladder before the totals."""
+    levels, side by side as far as they fit: the ladder before the totals."""
     begin_ns = None if _counts_steps(snapshot) else snapshot.t_begin_ns
     scale = STEPS if begin_ns is None else _TIMES
     steps = own.zero is not None and bool(ladder(own, LEAST))
@@ -131,8 +131,8 @@ def _points(series: Series) -> bool:
 def _parted(
     snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, total_first: bool, ascii_: bool
 ) -> tuple[str, str, Sequence[Line]]:
-    """Draw a rank's categories; with ``total_first`` what it holds beyond the others below them, or
-    in their place where rows are few."""
+    """Draw a rank's categories; with ``total_first`` also its bytes above the other ranks' median,
+    below the categories, or instead of them if rows are few."""
     upper = max(_AREA, rows * 2 // 5) if rows >= 2 * _AREA else 0
     beside = _VALUES if upper else 0  # one axis for both
     area = grown(snapshot, own, cells - beside, rows - upper, ascii_) if total_first else None
@@ -157,8 +157,8 @@ def _sum_of(own: MemoryRow) -> str:
 def categories(
     snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, ascii_: bool = False
 ) -> list[Line]:
-    """Draw a rank's categories as areas one upon the other, on a scale of their own, the newest
-    value of each beside it, over the numbers of the steps."""
+    """Draw a rank's categories as stacked areas, on a scale of their own, with the newest values
+    beside them, over the numbers of the steps."""
     room = cells - _LABELS - _VALUES
     begin, end, moments = _moments(snapshot, own, room)
     letters = {name: letter for letter, name in CATEGORIES}
@@ -187,7 +187,7 @@ def categories(
 
 
 def _with_unknown(areas: Sequence[Line], columns: Sequence[int]) -> list[Line]:
-    """Return areas with ``?`` upon what is known in the columns where more may be there."""
+    """Return areas with ``?`` above the known bytes in the columns where more may be used."""
     rows = [as_row(row) for row in areas]
     for x in columns:
         free = next((row for row in reversed(rows) if row.blank(x)), rows[0])
@@ -208,12 +208,12 @@ Panel = tuple[str, str, list[Series]]
 
 
 def _counts_steps(snapshot: Snapshot) -> bool:
-    """Return whether the axis is that of steps: time in which ranks were held is none of them."""
+    """Return whether the axis is in steps, which leaves out time in which ranks were held."""
     return all(len(row.steps) == len(row.history) for row in snapshot.memory)
 
 
 def _xs(row: MemoryRow, begin_ns: int | None) -> Sequence[int]:
-    """Return the place on the axis of each point of a row's history; no begin: steps."""
+    """Return the axis position of each point of a row's history; without a begin: steps."""
     return row.steps if begin_ns is None else [t_ns - begin_ns for t_ns, _ in row.history]
 
 
@@ -241,8 +241,8 @@ def _totals(snapshot: Snapshot, own: MemoryRow, begin_ns: int | None) -> Panel:
 def grown(
     snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, ascii_: bool = False
 ) -> tuple[str, str, list[Line]] | None:
-    """Draw a rank's categories as areas one upon the other, and upon them what it holds beyond the
-    median of the ranks that should hold as much; None where nothing is to be compared."""
+    """Draw a rank's categories as stacked areas, topped by its bytes above the median of the ranks
+    that should hold as much; None if there is nothing to compare."""
     alike = [row.history for row in snapshot.memory if row.history and row is not own
              and row.rank != own.rank and row.expected_bytes == own.expected_bytes]  # fmt: skip
     if len(alike) < LEAST_ALIKE - 1 or len(own.history) < 2 or rows < 4:
@@ -269,7 +269,7 @@ def grown(
 
 
 def _moments(snapshot: Snapshot, own: MemoryRow, room: int) -> tuple[str, str, list[int]]:
-    """Return the ends of a rank's axis, and the moment of each of its ``room`` columns."""
+    """Return the ends of a rank's axis, and the time of each of its ``room`` columns."""
     times = [t_ns for t_ns, _ in own.history]
     by_step = _counts_steps(snapshot)
     xs: Sequence[int] = own.steps if by_step else times
@@ -284,7 +284,7 @@ def _moments(snapshot: Snapshot, own: MemoryRow, room: int) -> tuple[str, str, l
 
 
 def _at(points: Sequence[tuple[int, int]], t_ns: int) -> int | None:
-    """Return the value that was told last at a time."""
+    """Return the last value reported at or before a time."""
     at = bisect_right(points, t_ns, key=lambda point: point[0])
     return points[at - 1][1] if at else None
 
@@ -294,12 +294,12 @@ _BYTES: Final = Scale(words.binary_size, binary=True)
 
 
 LEAST_ROWS = 6
-"""Title, phases, three units, the sum."""
+"""Minimum rows: title, phases, three units, the sum."""
 _FETCH, _WHOLE, _REDUCE = ("░", "wait"), (" ", "mem.P"), ("▒", "plan.B")
 
 
 def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
-    """Return the picture at ``cells`` x at most ``rows``; nothing where it does not fit."""
+    """Return the picture at ``cells`` x at most ``rows``; empty if it does not fit."""
     if rows < LEAST_ROWS or view.t1_ns <= view.t0_ns:
         return []
     units = _shown(view.units, rows - 3)
@@ -359,7 +359,7 @@ def _unit(unit: UnitRow, axis: Axis, gutter: int) -> Line:
 
 
 def _sum(view: ShardingView, axis: Axis, gutter: int, height: int) -> list[Line]:
-    """Draw the bytes that are whole at once as columns; a full column is all parameters."""
+    """Draw the bytes that are whole at a time as columns; a full column is all parameters."""
     tops = [0] * axis.cells
     ends = [t for t, _ in view.curve[1:]] + [view.t1_ns]
     for (t0, size), t1 in zip(view.curve, ends, strict=True):

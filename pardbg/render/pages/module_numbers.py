@@ -1,5 +1,5 @@
-"""The numbers page: modules in the order of execution, how far each is from the reference, and what
-the first difference looks like."""
+"""The numbers page: modules in the order of execution, the distance of each from the reference, and
+a diagnosis of the first difference."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from pardbg.words import number, rank_set
 
 TWO_COLUMNS: Final = 110
 _BARS: Final = 6, 9
-"""Cells of a bar in a narrow table, and in one of at least …"""
+"""Cells of a bar in a narrow table, and in a table of at least …"""
 _WIDE: Final = 88
-"""… so many."""
+"""… this many cells."""
 _DECADES: Final = 6
 """Powers of ten of a noise floor that fill a bar."""
 _SIGNS: Final = {0: ("✓", "good"), 1: ("✗", "bad"), 2: ("?", "warn")}
 _MOST_SAID: Final = 4
 _MOST_TRIED: Final = 6
 _MOST_BLOCKS: Final = 16
-"""Cells of a rank's blocks."""
+"""Maximum cells of a rank's blocks."""
 _SQUARES: Final = {"faint": "·", "good": "▁", "warn": "▄", "bad": "█"}
-"""By level, from what is not known to the worst."""
+"""Level -> square, from unknown to the worst level."""
 
 
 def numbers(
     known: Numbers | None, cells: int, rows: int, at: int = 0, contains: str = "",
     source: SourceLines | None = None,
 ) -> Picture:  # fmt: skip
-    """Draw the page at ``cells`` x ``rows``. ``at``: the chosen module among ``listed``;
-    ``source``: its forward's lines."""
+    """Draw the page at ``cells`` x ``rows``. ``at``: index of the selected module among ``listed``;
+    ``source``: lines of its forward."""
     if known is None:
         return empty(cells, rows, "comparing …")
     found = known.found
@@ -103,7 +103,7 @@ def numbers(
 
 
 def listed(known: Numbers | None, contains: str = "") -> list[ModuleRow]:
-    """Return the modules that the page lists: those whose name contains the text."""
+    """Return the modules that the page lists: those with the text in their name."""
     rows = () if known is None else known.modules
     return [row for row in rows if contains.lower() in label(row.name).lower()]
 
@@ -121,7 +121,7 @@ def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
 def _tensors(
     rows: Sequence[Row], cells: int, parts: frozenset[str] = frozenset()
 ) -> Iterator[Line]:  # fmt: skip
-    """``parts``: of which a rank of these rows' module has one term of a sum in the first step."""
+    """Yield the tensors' lines. ``parts``: kinds of which a rank holds one term of a sum."""
     yield line(Segment(f"  {'step':>4} {'what':<6} {'error':>10} {'floors':>10}  tensor", "dim"))
     for one in rows:
         part = one.what in parts and one.step == rows[0].step
@@ -169,7 +169,7 @@ def _row(row: ModuleRow, names: int, size: int, chosen: bool) -> Line:
 
 
 def _bar(floors: float | None, size: int) -> Line:
-    """Draw a bar of the powers of ten of noise floors, and from one on the number."""
+    """Draw a bar of the power of ten of the noise floors; from one on with the number."""
     if floors is None:
         return line("  ", Segment(left("·", size + 5), "faint"))
     style = _level(floors)
@@ -181,7 +181,7 @@ def _bar(floors: float | None, size: int) -> Line:
 
 
 def _side(found: Sameness, cells: int, rows: int, source: SourceLines | None) -> list[Line]:
-    """Return what is beside the table: the collectives, the source, and what was not judged."""
+    """Return the panel beside the table: the collectives, the source, and tensors not judged."""
     lines = _tried(found, cells)
     if found.beside:
         note = "backward" if found.beside[0].backward else "forward"
@@ -203,7 +203,7 @@ def _side(found: Sameness, cells: int, rows: int, source: SourceLines | None) ->
 
 
 def _tried(found: Sameness, cells: int) -> list[Line]:
-    """Return as what the first tensor that differs was tried, and how far off that is."""
+    """Return the hypotheses tried for the first differing tensor, with the error of each."""
     if not found.tried:
         return []
     lines = [line(" ", rule("what it is", cells - 1, "error / floor"))]
@@ -228,7 +228,7 @@ def _left(found: Sameness, cells: int) -> list[Line]:
 
 
 def _ranks(found: Sameness, cells: int) -> list[Line]:
-    """Draw which ranks have what is off, by block: ranks that are alike as one, as many as fit."""
+    """Draw which ranks have differing tensors, by block: equal ranks as one row, as many as fit."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for one in found.ranks:
         alike.setdefault(tuple(map(_level, one.floors)), []).append(one.rank)
@@ -256,14 +256,14 @@ def _level(floors: float | None) -> str:
 
 
 def _narrowed(levels: Sequence[str]) -> list[str]:
-    """Return the worst of blocks that stand side by side, where they are many."""
+    """Return the worst level of adjacent blocks, if there are many blocks."""
     step = -(-len(levels) // _MOST_BLOCKS)
     groups = (levels[at : at + step] for at in range(0, len(levels), step))
     return [max(group, key=list(_SQUARES).index) for group in groups]
 
 
 def _checks(found: Sameness, cells: int) -> list[Line]:
-    """Return what is known of inputs, initial parameters and random numbers, where tensors were
+    """Return the checks of inputs, initial parameters and random numbers, if tensors were
     compared."""
     if found.reason in ("invariants-hold", "replicas-differ", "no-replicas") and not found.rows:
         return [line(Segment("  replicas alone: give a second recording as the reference", "dim"))]

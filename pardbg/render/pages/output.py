@@ -33,10 +33,8 @@ def output(
     rows: int,
     at: int | None = None,
 ) -> Picture:
-    """Draw the page at ``cells`` x ``rows``; the newest line is last.
-
-    ``at``: the line selected by a search for ``contains``; without it only lines that contain it
-    are shown.
+    """Draw the page at ``cells`` x ``rows``; the newest line is last. ``at``: the line selected by
+    a search for ``contains``; without ``at`` only lines that contain the text are shown.
     """
     if not lines:
         if contains:
@@ -65,7 +63,7 @@ def output(
 
 
 def printed_last(output: Sequence[OutputLine], begin_ns: int, cells: int, rows: int) -> list[Line]:
-    """Draw what the job printed last, where that many rows are left; nothing in less."""
+    """Draw the job's last lines of output if there are so many rows; empty with fewer."""
     made: list[Line] = []
     for entry in reversed(output):
         drawn = output_lines(entry, begin_ns, cells)
@@ -76,7 +74,7 @@ def printed_last(output: Sequence[OutputLine], begin_ns: int, cells: int, rows: 
 
 
 def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
-    """Draw, if there is room, when each rank printed on which stream."""
+    """Draw, if there is room, the times at which each rank printed on each stream."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)
     for entry in sorted(lines, key=lambda entry: entry.stream == "stderr"):  # errors over the rest
         whose[-1 if entry.rank is None else entry.rank].append(entry)
@@ -99,7 +97,7 @@ def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: i
 
 
 _MOST_ROWS: Final = 4
-"""Rows of one printed line: what is longer ends in ``…``."""
+"""Maximum rows of a printed line; a longer line ends in ``…``."""
 
 
 @lru_cache(maxsize=4096)

@@ -33,7 +33,7 @@ from pardbg_agent.tables.c10d_ops import kind_of
 
 GUTTER = 15
 MANY = 128
-"""Number of ranks above which the page lists those around the chosen one."""
+"""Number of ranks above which the page lists only those around the selected one."""
 HATCHED = ("wait",)
 """Style roots drawn with a character instead of a fill."""
 
@@ -45,7 +45,7 @@ class Window:
 
 
 def columns(cells: int) -> int:
-    """Return the number of cells of the drawing itself, at a terminal width."""
+    """Return the number of cells of the lanes at a terminal width."""
     return max(10, cells - GUTTER - 1)
 
 
@@ -66,7 +66,7 @@ def around(
     ranks: Sequence[int], chosen: int, rows: int, also: int | None
 ) -> tuple[int, ...] | None:
     """Return the ranks to list of many: at least a screen of ``rows`` lines before and after the
-    selected one, and ``also``; None: all. Equal for ``rows`` neighbours."""
+    selected one, and ``also``; None: all. The same result for ``rows`` neighbours."""
     if len(ranks) <= MANY:
         return None
     each = max(16, rows)
@@ -93,9 +93,8 @@ def timeline(
     spot: Spot | None = None,
     about: WaitedFor | None = None,
 ) -> Picture:
-    """Draw the page at ``cells`` x ``rows``; ``rows`` of the picture count `places`.
-
-    ``about``: what the selected box at ``spot`` waited for.
+    """Draw the page at ``cells`` x ``rows``; ``rows`` of the picture index `places`. ``about``: op
+    and rank that the selected box at ``spot`` waited for.
     """
     if not any(span for rank in lanes.values() for span in rank.values()):
         if not lanes and not snapshot.ranks:
@@ -172,7 +171,7 @@ def _gutter(rank: int, name: str, first: bool, chosen: bool) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class _Arrow:
-    """An arrow from the selected wait to its culprit's arrival, over blank cells, with a sign at
+    """An arrow from the selected wait to the culprit's arrival, over blank cells, with a sign at
     its end."""
 
     x: int
@@ -192,7 +191,7 @@ class _Arrow:
 def _arrow(
     starts: Mapping[Place, int], spot: Spot, span: LaneSpan, about: WaitedFor, axis: Axis
 ) -> _Arrow | None:
-    """Return the arrow; None if nobody arrived later, or is not listed."""
+    """Return the arrow; None if no rank arrived later, or if that rank is not listed."""
     begin = starts[spot.rank, spot.lane]
     others = [y for (rank, _), y in starts.items() if rank == about.rank]
     comm = starts.get((about.rank if about.rank is not None else -1, "comm"))
@@ -214,8 +213,7 @@ def _inspected(
     about: WaitedFor | None,
     cells: int,
 ) -> tuple[Line, ...]:
-    """Draw the facts of the selected box: its duration beside others of its kind, and its
-    culprit."""
+    """Draw the facts of the selected box: its duration compared to its kind, and its culprit."""
     if spot is None or span is None:
         return ()
     name = clean(about.op if about is not None else span.label) or span.style.partition(".")[2]
@@ -245,10 +243,9 @@ def _inspected(
 def lane(
     spans: Sequence[LaneSpan], axis: Axis, mark: LaneSpan | None = None, named: bool = True
 ) -> Line:
-    """Draw one lane: a box per span, labelled if the label fits; ``mark`` is the selected one.
-
+    """Draw one lane: a box per span, labelled if the label fits; ``mark`` is the selected span.
     Boxes come in order and never overlap, so runs are made at once instead of cell by cell: a full
-    screen holds thousands of them.
+    screen holds thousands of boxes.
     """
     runs: list[Segment] = []
     painted = 0
@@ -299,7 +296,7 @@ def _shown(label: str, style: str, size: int) -> str:
 
 
 def _shorter(label: str, size: int) -> str:
-    """Return the first that fits of ``all_reduce #43``, ``all_reduce``, ``AR #43`` and ``AR``."""
+    """Return the first of ``all_reduce #43``, ``all_reduce``, ``AR #43`` and ``AR`` that fits."""
     op, _, rest = label.partition(" ")
     number = rest.rpartition(" ")[2] if "#" in rest else rest
     short_op = kind_of(op).label
@@ -308,14 +305,13 @@ def _shorter(label: str, size: int) -> str:
 
 
 def _cut(name: str, size: int) -> str:
-    """Return the begin of a name, of one in a very narrow box its letter."""
+    """Return the begin of a name; in a very narrow box only the first letter."""
     return clip(name, size) if size >= 4 else name[:1]
 
 
 @lru_cache(maxsize=16384)
 def _box(label: str, style: str, size: int, odd: bool, named: bool) -> tuple[Segment, ...]:
-    """Return a box of ``size`` cells, blank without a style. The same ones come again with each
-    frame."""
+    """Return a box of ``size`` cells, blank without a style. Cached: frames repeat most boxes."""
     hatched = style.partition(".")[0] in HATCHED
     text = _shown(label, style, size) if named or hatched else " " * size
     if style.startswith("action") and style.count(".") == 1:

@@ -1,8 +1,8 @@
 """The traffic page: bytes and rates between ranks, observed or modelled.
 
-Ranks that talk to their neighbours lie on a ring, those that all talk to one form a star, and
-everything else is a matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: the traffic of a ring
-algorithm.
+Ranks that communicate with neighbours only are drawn as a ring, ranks that all communicate with one
+as a star, and everything else as a matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: the
+traffic of a ring algorithm.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from pardbg.render.pages.traffic_step import (
 )
 
 _PANELS: Final = 112
-"""Cells from which on the formula or the axes stand beside the drawing."""
+"""Cells from which on the formula or the axes are beside the drawing."""
 _TWO: Final = 20
-"""Rows from which on the verdict has its second line."""
+"""Rows from which on the verdict has a second line."""
 _ROOMY: Final = 30
-"""Rows from which on the axes have their formulas."""
+"""Rows from which on the axes have formulas."""
 _LEAST_EDGES: Final = 5
 MOST = 16
-"""Ranks on a ring."""
+"""Maximum number of ranks on a ring."""
 _LITTLE = 10
-"""An edge with less than this part of the busiest one's bytes does not decide the shape."""
+"""Inverse share of the busiest edge's bytes below which an edge does not decide the shape."""
 HEAT = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficPageState:
     at: int = 0
-    """The selected edge, by rate."""
+    """Index of the selected edge, by rate."""
     matrix: bool = False
 
 
@@ -114,8 +114,8 @@ def traffic(
 def _panels(
     snapshot: Snapshot, ranks: Sequence[int], cells: int, rows: int, look: TrafficPageState
 ) -> list[Line]:
-    """Draw who talks to whom beside the formula or the axes, and a ring's chunks below; nothing
-    without a complete step, or without room for them and some edges."""
+    """Draw the traffic between ranks beside the formula or the axes, and a ring's chunks below;
+    empty without a complete step, or without room for them and some edges."""
     view, step = snapshot.traffic, snapshot.traffic.step
     if step is None or not step.ops or cells < _PANELS or look.matrix:
         return []
@@ -167,7 +167,7 @@ def _chunk(view: TrafficView) -> str:
 
 
 def _per_step(view: TrafficView) -> dict[tuple[int, int, str], float]:
-    """Return (sender, receiver, source) -> bytes a step; empty where that is not known."""
+    """Return (sender, receiver, source) -> bytes per step; empty if they are not known."""
     edges = view.step.edges if view.step is not None else ()
     return {(src, dst, source): size for src, dst, source, size in edges}
 
@@ -175,7 +175,7 @@ def _per_step(view: TrafficView) -> dict[tuple[int, int, str], float]:
 def _course(
     chosen: Edge | None, edges: Sequence[Edge], view: TrafficView, cells: int, height: int
 ) -> list[Line]:
-    """Draw the selected edge over the window, all others together behind it."""
+    """Draw the selected edge over the window, with all others' sum behind it."""
     if chosen is None or not chosen.course or height < 9:
         return []
     each = view.window_ns / len(chosen.course)
@@ -220,8 +220,8 @@ def _title(view: TrafficView, cells: int) -> Line:
 
 
 def _axes(view: TrafficView) -> list[str]:
-    """Return what moved on each axis of the mesh, all its groups together, the most first; axes
-    without an op only where none has any."""
+    """Return the traffic on each axis of the mesh, summed over the axis's groups, the largest
+    first; axes without an op only if no axis has one."""
     used = [group for group in view.groups if group.num_ops] or list(view.groups)
     axes: dict[tuple[str, int, str], list[GroupView]] = {}
     for group in used:
@@ -247,8 +247,8 @@ def _drawing(
     filmed: bool = False,
     beside: int = 0,
 ) -> list[Line]:
-    """Draw ring, star or matrix, whichever the traffic is and fits; nothing if none does; a ring as
-    tall as the panel ``beside`` it, so many lines."""
+    """Draw ring, star or matrix, as the traffic requires and as it fits; empty if none fits; a ring
+    is as tall as the panel ``beside`` it, in lines."""
     if len(ranks) < 2:
         return []
     sizes = _per_step(view)
@@ -276,8 +276,8 @@ def _drawing(
 
 
 def _main(edges: Sequence[Edge], sizes: Mapping[tuple[int, int, str], float]) -> list[Edge]:
-    """Return the edges that make the shape: observed ones if there are any, without those that
-    move little in a step (the broadcast of parameters before a thousand steps on a ring)."""
+    """Return the edges that decide the shape: observed ones if there are any, without those with
+    few bytes per step (the broadcast of parameters before a thousand steps on a ring)."""
     seen = [edge for edge in edges if edge.source == "observed"] or list(edges)
 
     def moved(edge: Edge) -> float:
@@ -288,7 +288,7 @@ def _main(edges: Sequence[Edge], sizes: Mapping[tuple[int, int, str], float]) ->
 
 
 def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
-    """Return whether neighbours on the circle talk to each other, and nobody else."""
+    """Return whether all edges connect neighbours on the circle."""
     place = {rank: at for at, rank in enumerate(ranks)}
     apart = ((place[edge.dst] - place[edge.src]) % len(ranks) for edge in edges)
     return len(ranks) <= MOST and all(step in (1, len(ranks) - 1) for step in apart)
@@ -387,7 +387,7 @@ def _edge(edge: Edge, _cells: int) -> Line:
 
 
 def _nccl(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
-    """Draw what NCCL says of rings, channels, transports and algorithms."""
+    """Draw NCCL's report of rings, channels, transports and algorithms."""
     if view.nccl is None or limit < 3:
         return ()
     lines = [Segment(clean(text), "dim") for text in nccl_lines(view.nccl)][: limit - 2]

@@ -1,5 +1,5 @@
-"""What a training step moves: the sentence, the formula with the run's numbers put in, the vector's
-chunks as they fill up, and the groups of each axis of the mesh."""
+"""Traffic of a training step: the sentence, the formula with the run's numbers, the vector's chunks
+as they fill up, and the groups of each axis of the mesh."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pardbg.render.draw.bars import thin
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right, wrap
 
 _NEAR: Final = 0.005
-"""Bytes that differ by less than this share are the same: a loss or a shape goes with them."""
+"""Relative difference below which bytes count as equal: messages also carry a loss or a shape."""
 _LITTLE: Final = 0.005
-"""An op with less than this share of what a rank sends is not spoken of."""
+"""Share of a rank's sent bytes below which an op is not mentioned."""
 _MORE_RANKS: Final = (4, 8, 64, 1024)
 _MUCH: Final = 1.5
-"""A rank that sends this many times what any other does is named."""
+"""Factor above every other rank's sent bytes from which on a rank is named."""
 _FILMED: Final = 16
 _LETTERS: Final = 16
 """Cells of an axis's letter and bytes beside the senders."""
@@ -30,19 +30,19 @@ AXIS_STYLES: Final = ("observed", "bubble", "spark", "held", "good")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The gradients' reduction, whose bytes are as the formula has them."""
+    """The op that reduces the gradients, with bytes as the formula predicts."""
 
     op: StepOp
     num_ranks: int
     gradients: int
-    """Z: bytes of the gradients that are reduced."""
+    """Z: bytes of the reduced gradients."""
     seen: bool
-    """It is made of messages, which were observed."""
+    """Whether the reduction is made of messages, which were observed."""
 
 
 def matched(snapshot: Snapshot) -> Match | None:
-    """Return the op that reduces the gradients, where its bytes are theirs: an all_reduce, or a
-    ring of messages that each rank sends 2(N-1)/N of them in."""
+    """Return the op that reduces the gradients, if its bytes match: an all_reduce, or a ring of
+    messages in which each rank sends 2(N-1)/N of the gradients."""
     view, step = snapshot.traffic, snapshot.traffic.step
     if step is None or not step.ops:
         return None
@@ -66,7 +66,7 @@ def _near(one: float, other: float) -> bool:
 
 
 def axes_of(step: StepTraffic) -> dict[str, float]:
-    """Return the bytes that a rank sends a step on each axis, the most first."""
+    """Return the bytes that a rank sends per step on each axis, the largest first."""
     found: dict[str, float] = {}
     for op in step.ops:
         if op.sent > 0:
@@ -75,13 +75,13 @@ def axes_of(step: StepTraffic) -> dict[str, float]:
 
 
 def _hundredths(sent: Mapping[str, float], whole: int) -> dict[str, int]:
-    """Return whole percents that add up to ``whole``. No empty map."""
+    """Return whole percents that add up to ``whole``. The map must not be empty."""
     total = sum(sent.values())
     return dict(zip(sent, rounded([one / total for one in sent.values()], whole), strict=True))
 
 
 def axis_style(step: StepTraffic, axis: str) -> str:
-    """Return the colour of an axis, the same all over the page."""
+    """Return the style of an axis, the same on the whole page."""
     at = list(axes_of(step)).index(axis)
     return AXIS_STYLES[at % len(AXIS_STYLES)]
 
@@ -90,7 +90,7 @@ def axis_style(step: StepTraffic, axis: str) -> str:
 
 
 def verdict(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
-    """Draw what is so of the traffic in at most ``rows`` lines, and what it rests on."""
+    """Draw the traffic's verdict in at most ``rows`` lines, with the assumptions behind it."""
     step = snapshot.traffic.step
     slow = next((f for f in snapshot.findings if f.kind == "slow-link"), None)
     if slow is not None:
@@ -142,7 +142,7 @@ def _sentence(step: StepTraffic, match: Match | None) -> str:
 
 
 def _rests_on(step: StepTraffic) -> str:
-    """Say what was seen, and what is assumed."""
+    """Return a sentence on the observed facts and the assumptions."""
     steps = f"Mean of steps {step.first}–{step.last}" if step.last > step.first else (
         f"Of step {step.first}"
     )  # fmt: skip
@@ -161,7 +161,7 @@ def _rests_on(step: StepTraffic) -> str:
 
 
 def _count(number: float) -> str:
-    """Return ``64``, or ``0.25`` of what comes only in some steps."""
+    """Return ``64``, or ``0.25`` for an op that occurs only in some steps."""
     return words.count(round(number)) if number >= 1 else f"{number:.2f}"
 
 
@@ -169,8 +169,8 @@ def _count(number: float) -> str:
 
 
 def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
-    """Draw the formula of a ring with this run's numbers, what was seen beside it, and the same
-    gradients summed in other ways."""
+    """Draw the formula of a ring with this run's numbers, the observed bytes, and the cost of other
+    ways to sum the gradients."""
     n, z = match.num_ranks, match.gradients
     step = snapshot.traffic.step
     assert step is not None
@@ -198,7 +198,7 @@ def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
 
 
 def _otherwise(n: int, z: int, cells: int) -> list[Line]:
-    """Draw what the busiest rank sends if the gradients are summed in other ways."""
+    """Draw the bytes that the busiest rank sends for other ways to sum the gradients."""
     share = (n - 1) / n
     ways = (("ring", "2(N−1)/N⋅Z", 2 * share * z), ("halving", "2(N−1)/N⋅Z", 2 * share * z),
             ("server", "N⋅Z", float(n * z)), ("ZeRO-3", "3(N−1)/N⋅Z", 3 * share * z))  # fmt: skip
@@ -231,8 +231,8 @@ def _with_more(z: int, cells: int) -> list[Line]:
 
 
 def film(ring: RingStep, cells: int) -> list[Line]:
-    """Draw how each rank's vector fills up, a strip of chunks a part of the collective: how many
-    ranks' chunks are summed in each, ``✓`` where all are, ``▸`` before what has just come."""
+    """Draw how each rank's vector fills up, a strip of chunks per part of the collective: the
+    number of ranks summed in each chunk, ``✓`` for all, ``▸`` before the newest chunk."""
     ranks = sorted({rank for _, moves in ring.film for m in moves for rank in (m.src, m.dst)})
     if len(ranks) < 2 or len(ranks) > _FILMED:
         return []
@@ -265,7 +265,7 @@ Strip = tuple[Mapping[int, Sequence[int]], Mapping[int, int]]
 
 
 def _summed(ring: RingStep, ranks: Sequence[int]) -> list[Strip]:
-    """Return what each rank holds before and after each part."""
+    """Return each rank's chunks before and after each part of the collective."""
     counts = {rank: [1] * len(ranks) for rank in ranks}
     strips: list[Strip] = [({r: tuple(c) for r, c in counts.items()}, {})]
     for phase, moves in ring.film:
@@ -279,7 +279,7 @@ def _summed(ring: RingStep, ranks: Sequence[int]) -> list[Strip]:
 
 
 def _cells(held: Sequence[int], came: int | None, num_ranks: int, now: bool) -> list[Segment]:
-    """Draw a rank's chunks after a part; ``came``: the chunk that came in it, bright ``now``."""
+    """Draw a rank's chunks after a part; ``came``: the chunk received in it, bright if ``now``."""
     made = []
     for chunk, number in enumerate(held):
         new = chunk == came
@@ -294,7 +294,7 @@ def _cells(held: Sequence[int], came: int | None, num_ranks: int, now: bool) -> 
 
 
 def axes(view: TrafficView, cells: int, formulas: bool = True) -> list[Line]:
-    """Draw all groups by axis of the mesh, with their ops and bytes a step, largest first."""
+    """Draw all groups by axis of the mesh, with their ops and bytes per step, largest first."""
     step = view.step
     assert step is not None
     total = sum(op.sent for op in step.ops) or 1.0
@@ -314,8 +314,8 @@ def axes(view: TrafficView, cells: int, formulas: bool = True) -> list[Line]:
 
 
 def _op(op: StepOp, share: int, total: float, cells: int, formulas: bool) -> list[Line]:
-    """Return ``all_reduce 64 × 32.8 kB  2.10 MB  79%``: ops, bytes each, what a rank sends; and by
-    which formula, where it is not seen."""
+    """Return ``all_reduce 64 × 32.8 kB 2.10 MB 79%``: number, bytes each, bytes a rank sends; and
+    the formula, if the traffic is not observed."""
     each = op.payload / op.number if op.number else 0.0
     figures = line(
         "  ", Segment(left(clean(op.op), 16)),
@@ -332,8 +332,8 @@ def _op(op: StepOp, share: int, total: float, cells: int, formulas: bool) -> lis
 
 
 def owners(step: StepTraffic) -> dict[tuple[int, int], str]:
-    """Return the axis of each pair of ranks that sends anything worth a mark: the smallest group
-    with both."""
+    """Return (sender, receiver) -> axis, for pairs with significant traffic: the smallest group
+    with both ranks."""
     groups = sorted(
         ((len(ranks), op.axis, set(ranks)) for op in step.ops for ranks in op.groups),
         key=lambda one: one[:2],
@@ -348,7 +348,7 @@ def owners(step: StepTraffic) -> dict[tuple[int, int], str]:
 
 
 def who_sends(step: StepTraffic, ranks: Sequence[int], cells: int, rows: int) -> list[Line]:
-    """Draw senders down, receivers across: the letter of the axis that the pair talks on."""
+    """Draw senders down, receivers across, with the letter of the axis between a pair."""
     axis_of, shown = owners(step), list(ranks)[: max(1, min((cells - 8) // 4, rows - 1))]
     if len(shown) < 2:
         return []
@@ -368,7 +368,7 @@ def who_sends(step: StepTraffic, ranks: Sequence[int], cells: int, rows: int) ->
 
 
 def _by_letter(step: StepTraffic, axis_of: Mapping[tuple[int, int], str]) -> list[Line]:
-    """Draw the letter of each axis, and the most that one rank sends another there a step."""
+    """Draw the letter of each axis, and the most bytes per step from one rank to another on it."""
     most: dict[str, float] = {}
     for src, dst, _, size in step.edges:
         if (axis := axis_of.get((src, dst))) is not None:
@@ -381,8 +381,8 @@ def _by_letter(step: StepTraffic, axis_of: Mapping[tuple[int, int], str]) -> lis
 
 
 def crossing(step: StepTraffic) -> dict[str, float]:
-    """Return axis -> bytes a step that would go between two hosts, were the halves of that axis on
-    one each; of axes that have every rank in one group, all of one even size."""
+    """Return axis -> bytes per step that would cross between two hosts if each had half of that
+    axis; only for axes with every rank in a group, all groups of one even size."""
     ranks = {rank for src, dst, _, _ in step.edges for rank in (src, dst)}
     found: dict[str, float] = {}
     for axis in axes_of(step):
@@ -399,7 +399,7 @@ def crossing(step: StepTraffic) -> dict[str, float]:
 
 
 def across(step: StepTraffic, cells: int) -> list[Line]:
-    """Draw what would go between two hosts, by the axis that is cut; nothing for a single axis."""
+    """Draw the traffic between two hosts, by the axis that is cut; empty for a single axis."""
     found = crossing(step)
     if len(found) < 2:
         return []

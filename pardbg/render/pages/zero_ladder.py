@@ -1,4 +1,4 @@
-"""What a rank's memory is beside what should be: a sentence, and the ladder of ZeRO levels."""
+"""A rank's memory compared to its expectation: a sentence, and the ladder of ZeRO levels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pardbg.render.draw.cells import (
 from pardbg.render.pages.traffic_step import matched
 
 LEVELS: Final = ("P + G + O", "P + G + O/N", "P + (G + O)/N", "(P + G + O)/N")
-"""What a rank keeps at each ZeRO level."""
+"""Names of what a rank keeps whole or sharded at each ZeRO level."""
 LEAST: Final = 56
-"""Cells that the ladder takes at least."""
+"""Minimum cells of the ladder."""
 _BAR_LEAST: Final = 12
 _TALLEST: Final = 6
-"""Lines of a level where there is room for more."""
+"""Maximum lines of a level."""
 _AS_EXPECTED: Final = 0.01
-"""Share up to which what is there is what should be."""
+"""Relative difference up to which memory counts as expected."""
 
 
 def counted(row: MemoryRow) -> int | None:
-    """Return the bytes of P, G and O that were measured; None before the first optimizer step."""
+    """Return the measured bytes of P, G and O; None before the first optimizer step."""
     parts = row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
@@ -48,7 +48,7 @@ def verdict(
     rows: Sequence[MemoryRow], excess: Mapping[int, int], cells: int,
     findings: Sequence[Finding] = (),
 ) -> Line:  # fmt: skip
-    """Return what is so of the ranks' memory; ``excess``: rank -> bytes beyond its like."""
+    """Return the verdict on the ranks' memory; ``excess``: rank -> bytes above its like."""
     sign, style, text, more = _said(rows, excess)
     more = more or _growth(excess, findings) if style == "warn" else more
     loud = "culprit" if style == "warn" else "strong"
@@ -59,7 +59,7 @@ def verdict(
 
 
 def _growth(excess: Mapping[int, int], findings: Sequence[Finding]) -> str:
-    """Return how the rank with the most memory beyond its like comes by it, if that is known."""
+    """Return the growth of the rank with the largest excess, if a finding explains it."""
     worst = max(excess, key=lambda rank: excess[rank])
     for finding in findings:
         if isinstance(facts := finding.facts, MemoryCreep) and worst in finding.culprits:
@@ -105,8 +105,8 @@ def _range(sizes: Sequence[int]) -> str:
 
 
 def zero_of(snapshot: Snapshot, row: MemoryRow) -> ZeroModel | None:
-    """Return what a rank's expectation follows from. Where nothing is cut, N is the number of ranks
-    that reduce these gradients: over those it could be."""
+    """Return the model of a rank's expected memory. If nothing is sharded, N is the number of ranks
+    that reduce the gradients, over which they could be."""
     match = matched(snapshot) if row.zero is not None and row.zero.level == 0 else None
     if row.zero is None or match is None or row.rank not in match.op.groups[0]:
         return row.zero
@@ -114,14 +114,14 @@ def zero_of(snapshot: Snapshot, row: MemoryRow) -> ZeroModel | None:
 
 
 def note(zero: ZeroModel) -> str:
-    """Return what stands over the ladder."""
+    """Return the note in the ladder's heading."""
     within = f", level {zero.in_step} in a step" if zero.in_step != zero.level else ""
     return f"N = {zero.shards}{within}"
 
 
 def ladder(row: MemoryRow, cells: int, rows: int = 0) -> list[Line]:
-    """Draw what a rank keeps at each level, and what it has; nothing where that is not known, or
-    nothing is cut. In ``rows`` lines that have room for it each bar stands below its formula."""
+    """Draw the bytes that a rank keeps at each level, and its actual bytes; empty if they are not
+    known or there is one shard. In enough ``rows`` each bar is below its formula."""
     zero = row.zero
     if zero is None or zero.shards < 2 or cells < LEAST:
         return []
@@ -135,7 +135,7 @@ def ladder(row: MemoryRow, cells: int, rows: int = 0) -> list[Line]:
 
 
 def _level(zero: ZeroModel, level: int, cells: int, each: int) -> list[Line]:
-    """Draw a level in ``each`` lines: formula and bar in one, or in two and a blank one."""
+    """Draw a level in ``each`` lines: formula and bar in one, or in two and a blank line."""
     bytes_, whole = zero.bytes_at(level), zero.bytes_at(0)
     here = level == zero.level
     against = "here" if here else words.change(bytes_ / zero.bytes_at(zero.level) - 1, 0)
@@ -162,7 +162,7 @@ def _blank(bar: Line) -> Line:
 
 
 def _bar(parts: Sequence[float], whole: int, cells: int) -> Line:
-    """Draw P, G and O of all bytes that level 0 keeps."""
+    """Draw P, G and O as shares of all bytes at level 0."""
     drawn, at = Row(cells, " ", ""), 0
     sizes = shares([part / max(1, whole) for part in parts], cells)
     for letter, size, part in zip("PGO", sizes, parts, strict=True):

@@ -22,17 +22,17 @@ WIDTH: Final = 1000.0
 LEFT: Final = 64.0
 RIGHT: Final = 12.0
 MAX_RANKS: Final = 64
-"""Rows of a picture; the tables and ``--json`` have all."""
+"""Maximum number of ranks in a picture; the tables and ``--json`` have all."""
 MAX_BARS: Final = 240
 _PLAN_H, _SEEN_H, _GAP = 9.0, 24.0, 10.0
 MEMORY: Final = (
     ("parameters", "P"), ("gradients", "G"), ("optimizer state", "O"), ("activations", "A"),
 )  # fmt: skip
-"""(word, letter of its style) of what memory is made of."""
+"""(category of memory, letter of its style)"""
 
 
 def schedule(step: PipelineStep, num_stages: int) -> str:
-    """Draw the observed actions in proportion to time under the planned ones, idle time by
+    """Draw the observed actions in proportion to time below the planned ones, idle time by
     cause."""
     rows = step.ranks[:MAX_RANKS]
     plan = lay_out(step, step, num_stages) if any(row.plan for row in rows) else {}
@@ -167,8 +167,8 @@ def _loss_line(
 
 
 def memory(rows: Sequence[MemoryRow]) -> str:
-    """Draw the categories of each rank's memory, with a mark where the model's ZeRO level expects
-    it."""
+    """Draw each rank's memory by category, with a mark at the expectation of the model's ZeRO
+    level."""
     tops = [max(sum(n or 0 for n in sizes(row)), row.expected_bytes or 0) for row in rows]
     top = max(tops, default=0) or 1
     svg = Svg(WIDTH, len(rows) * 26 + 22, "memory per rank by category")
@@ -202,8 +202,8 @@ def sizes(row: MemoryRow) -> tuple[int | None, ...]:
 
 
 def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
-    """Draw how often each rank arrived last at a collective and the wait that it caused; of many
-    ranks those that caused most."""
+    """Draw how often each rank arrived last at a collective, with the wait it caused; of many ranks
+    those with the longest waits."""
     times: Counter[int] = Counter()
     waits: Counter[int] = Counter()
     for row in rows:

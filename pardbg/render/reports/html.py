@@ -1,4 +1,4 @@
-"""A run's report as one HTML page: no network, no script; findings first, then pictures."""
+"""A run's report as one HTML page without network access or scripts: findings, then pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of an HTML page of the reports: no network, no script."""
+"""Parts of the reports' HTML pages, without network access or scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pardbg.render.draw.svg import escape as _e
 
 
 def document(title: str, sections: Iterable[str]) -> str:
-    """Return a whole page; empty sections are left out."""
+    """Return a whole HTML page; empty sections are left out."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -49,5 +49,5 @@ def more(rows: Sequence[object], most: int) -> str:
 
 
 def _file(name: str) -> str:
-    """Return the style sheet, or the patterns that tell causes of idle apart without colour."""
+    """Return the style sheet, or the patterns that distinguish causes of idle without colour."""
     return resources.files("pardbg.render.reports").joinpath(name).read_text("utf-8")

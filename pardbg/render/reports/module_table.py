@@ -1,5 +1,5 @@
-"""Modules in the order of execution: how far outputs, their gradients and parameters' gradients are
-from the reference, as bars of noise floors."""
+"""Table of modules in the order of execution: the distance of outputs, their gradients and
+parameters' gradients from the reference, as bars of noise floors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LARGEST: Final = 1e99
 
 
 def module_table(found: Sameness) -> list[str]:
-    """Return a line for each module, outer ones and those beside the one to look at first; empty
-    where no outputs were judged."""
+    """Return a line for each module, of outer levels and beside the module to look at first; empty
+    if no outputs were judged."""
     rows = module_rows(found)
     shown = _shown([row.name for row in rows], found.name)
     if not shown or not any("out" in row.floors for row in rows):
@@ -44,7 +44,7 @@ def module_table(found: Sameness) -> list[str]:
 
 
 def _shown(names: list[str], chosen: str) -> list[str]:
-    """Return the outer levels that fit, and the modules beside the chosen one."""
+    """Return the modules of the outer levels that fit, and those beside the chosen one."""
     beside = chosen.rpartition(".")[0]
     wanted = {name for name in names if chosen and name.rpartition(".")[0] == beside}
     for depth in sorted({_depth(name) for name in names}):
@@ -60,7 +60,7 @@ def _depth(name: str) -> int:
 
 
 def _cell(floors: float | None) -> str:
-    """Return a bar of the powers of ten of noise floors, a mark from red on, and the number."""
+    """Return a bar of the power of ten of the noise floors, a mark from red on, and the number."""
     if floors is None:
         return _padded("·")
     if floors < 1:

@@ -1,5 +1,5 @@
-"""Replies to control verbs as text: the outcome of a verb, and answers of held ranks about
-themselves, alone or side by side with the differences marked."""
+"""Replies to control verbs as text: the outcome of a verb, and held ranks' answers, alone or side
+by side with the differences marked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING_NEXT = "—"
 
 
 def as_json(reply: Reply) -> dict[str, Any]:
-    """Return a reply as ``ctl --json`` prints it: ok, error and the verb's own fields."""
+    """Return a reply as printed by ``ctl --json``: ok, error and the verb's own fields."""
     found = {"ok": reply.ok, "error": error_text(reply) or None, **reply.data}
     if isinstance(reply.answer, Answers):
         for rank, one in reply.answer.answers.items():
@@ -59,8 +59,8 @@ def text(verb: Verb, reply: Reply) -> str:
 
 
 def _status(status: Status) -> str:
-    """Return mode, lease, what each held rank would do next, and which ranks wait for one of
-    them."""
+    """Return mode, lease, the next op of each held rank, and the ranks that wait for one of
+    these."""
     found = {rank: waits_text(waits) for rank, waits in status.waiting.items()} | dict(status.held)
     rows = [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(found.items())]
     return "\n".join([_headline(status), *rows])
@@ -87,7 +87,7 @@ def _ranks(found: RankRows) -> str:
 
 
 def _doing(row: Mapping[str, object]) -> str:
-    """Held, ended, waiting in an op, or the phase or action it is in."""
+    """Return a rank's activity: held, ended, waiting in an op, or its phase or action."""
     if not row.get("alive", True):
         return "ended"
     held = row.get("held")
@@ -99,7 +99,7 @@ def _doing(row: Mapping[str, object]) -> str:
 
 
 def _stacks(found: WhereFound) -> str:
-    """Ranks with the same main-thread stack together, innermost frame last."""
+    """Return the ranks by equal main-thread stack, innermost frame last."""
     lines = []
     for group in found.tree:
         raised = any(_raised(found, rank) for rank in group.ranks)
@@ -119,28 +119,28 @@ def _stacks(found: WhereFound) -> str:
 
 
 def _other_threads(threads: Sequence[Thread]) -> list[str]:
-    """``thread writer at job.py:30 in run``, of those that stand somewhere in the program."""
+    """Return ``thread writer at job.py:30 in run`` for threads that are in the program's code."""
     found = [thread for thread in threads if not thread.main and any(map(is_user, thread.frames))]
     return [f"{whose(thread.thread)} at {place(thread.frames)}" for thread in found]
 
 
 def _raised(found: WhereFound, rank: int) -> bool:
-    """It is held at an exception: its frames are those of the traceback."""
+    """Return whether the rank is held at an exception, so that its frames are the traceback's."""
     threads = found.stacks.get(rank, ())
     return any(thread.main and thread.inside == "exception" for thread in threads)
 
 
 def _tail(file: str) -> str:
-    """The last two parts of a path say which file it is."""
+    """Return the last two parts of a path, which identify the file."""
     return "/".join(file.split("/")[-2:])
 
 
 MAX_ROWS = 30
-"""Differing tensors listed."""
+"""Maximum number of listed tensors that differ."""
 
 
 def answers(found: Answers, *, compare: bool = False, named: bool = False) -> list[str]:
-    """Return lines for the console or a terminal; ``named``: say of a single rank, too, which."""
+    """Return lines for the console or a terminal; ``named``: name the rank even if alone."""
     if not found.answers:
         return ["no rank was asked"]
     good = {rank: one for rank, one in found.answers.items() if one.refusal is None}
@@ -165,7 +165,7 @@ def answers(found: Answers, *, compare: bool = False, named: bool = False) -> li
 
 
 def answer_rows(found: Answers, compare: bool) -> list[tuple[str, bool]]:
-    """Return (line, whether it is an error) for the console."""
+    """Return (line, whether the line is an error) for the console."""
     if compare or not found.answers:
         rows = answers(found, compare=compare)
         return [(row, row[5:8] == " ✗ " or not found.answers) for row in rows]
@@ -179,7 +179,7 @@ def answer_rows(found: Answers, compare: bool) -> list[tuple[str, bool]]:
 
 
 def _texts(good: Mapping[int, Evaluated], named: bool) -> list[str]:
-    """Each different answer once, with the ranks that gave it."""
+    """Return each different answer once, with its ranks."""
     if len(good) == 1 and not named:
         return _said(*next(iter(good.items()))).splitlines() or [""]
     same: dict[str, list[int]] = {}
@@ -202,7 +202,7 @@ def launch(rank: int, port: int) -> Mapping[str, object]:
 
 
 def _said(rank: int, one: Evaluated) -> str:
-    """What the rank answered; of a debugger, how to come to it."""
+    """Return a rank's answer; for a debugger, how to attach to it."""
     if not one.port:
         return one.text
     where = f"waits for a debugger on {one.text}, 127.0.0.1:{one.port}, for as long as it is held"
@@ -211,7 +211,7 @@ def _said(rank: int, one: Evaluated) -> str:
 
 
 def _beside(good: Mapping[int, Evaluated]) -> list[str]:
-    """A row per rank: the value, and how it differs from what most ranks have."""
+    """Return a row per rank: its value, and the difference from most ranks' value."""
     keys = {rank: one.hash or one.text for rank, one in good.items()}
     usual = _most(keys)
     odd = [rank for rank, key in sorted(keys.items()) if key != usual]
@@ -231,7 +231,7 @@ def _beside(good: Mapping[int, Evaluated]) -> list[str]:
 
 
 def _hashes(good: Mapping[int, Evaluated]) -> list[str]:
-    """Return the first tensor whose replicas differ, and how many do."""
+    """Return the first tensor whose replicas differ, and the number of differing tensors."""
     tables = {rank: one.hashes for rank, one in sorted(good.items())}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     rows = []

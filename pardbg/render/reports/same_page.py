@@ -1,4 +1,4 @@
-"""The answer of ``pardbg same`` as one HTML page: what the screen ``0 Numbers`` shows."""
+"""The answer of ``pardbg same`` as one HTML page, with the contents of the screen ``0 Numbers``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _AROUND: Final = 6
 
 
 def same_page(known: Numbers, title: str, source: SourceLines | None) -> str:
-    """Return the page. ``title``: the sessions' names; ``source``: the lines of the module's
-    forward that differs first."""
+    """Return the page. ``title``: the sessions' names; ``source``: the lines of the first differing
+    module's forward."""
     found = known.found
     return document(
         f"same {title}",

@@ -1,4 +1,4 @@
-"""The answer of ``pardbg same`` as text: one sentence first, then the tensors that differ."""
+"""The answer of ``pardbg same`` as text: one sentence first, then the differing tensors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pardbg.words import count, number
 
 MAX_ROWS: Final = 10
 MAX_ELEMENTS: Final = 4
-"""Tensors compared element by element that are shown."""
+"""Maximum number of shown tensors that are compared element by element."""
 
 
 def same_text(found: Sameness) -> str:
-    """Return the verdict, the first tensors that differ, the worst, and what was not compared."""
+    """Return the verdict, the first and the worst differing tensors, and what was not compared."""
     loss = [] if found.loss is None else [loss_line(found.loss, found.reason == "same")]
     lines = [*loss, verdict(found), *where(found)]
     first = (found.step, found.what, found.name)  # green where it agrees as a sum
@@ -49,7 +49,7 @@ def _key(row: Row) -> tuple[int, str, str]:
 
 
 def _table(rows: Sequence[Row], agrees: str = "green") -> list[str]:
-    """``agrees``: what is said of a row that agrees."""
+    """Return a table of tensors; ``agrees``: the word for a row that agrees."""
     cells = [("", "step", "what", "error", "floors", "tensor")]
     cells += [
         (agrees if row.level == "green" else row.level, str(row.step), row.what, number(row.error),

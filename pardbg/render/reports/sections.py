@@ -38,7 +38,7 @@ def nothing(report: Report) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:
-    """Return rows as aligned columns: to the left those in ``left``, the others to the right."""
+    """Return rows as aligned columns: those in ``left`` left-aligned, others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -52,7 +52,7 @@ def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 
 def shown_rows(
     report: Report, rows: Sequence[Row], rank_of: Callable[[Row], int], most: int
 ) -> Sequence[Row]:
-    """Return ``most`` rows: the first ones, and those of culprits wherever they are."""
+    """Return at most ``most`` rows: the first ones, and culprits' rows wherever they are."""
     if len(rows) <= most:
         return rows
     culprits = {rank for finding in report.findings for rank in finding.culprits}
@@ -75,7 +75,7 @@ def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
 
 def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
     """Return headings, then rank, host, pid, state, steps, lost records and the agent's share per
-    rank; where devices have times, the host's lead, and the bound on host-bound time."""
+    rank; if devices have times, also the host's lead, and the bound on host-bound time."""
     on_devices = any(r.now.ahead is not None for r in ranks)
     heads = ("rank", "host", "pid", "state", "steps", "dropped", "agent")
     rows = [heads + (("lead", "late") if on_devices else ())]
@@ -90,7 +90,7 @@ def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
 
 
 def ahead_texts(ahead: Ahead | None) -> tuple[str, str]:
-    """Return a rank's lead, and the bound on its device's host-bound time."""
+    """Return the texts for a host's lead, and for the bound on its device's host-bound time."""
     if ahead is None:
         return UNKNOWN, UNKNOWN
     return duration(ahead.lead_ns), f"≤{percent(ahead.host_bound, 0)}"
@@ -136,7 +136,7 @@ def path_lines(path: CriticalPath | None) -> list[str]:
 
 
 def stage_lines(stages: Sequence[StageTime]) -> list[str]:
-    """Return a row per stage: the median of each kind of action, and its 90th percentile."""
+    """Return a row per stage, with the median and the 10–90% range of each kind of action."""
     by_stage: dict[tuple[int, int], dict[str, StageTime]] = defaultdict(dict)
     for time in stages:
         by_stage[time.stage, time.rank][time.kind] = time
@@ -170,7 +170,7 @@ def wait_lines(waits: Sequence[MicrobatchWait]) -> list[str]:
 
 
 def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
-    """Return lines on where each rank had the most microbatches in flight."""
+    """Return lines on the place at which each rank had the most microbatches in flight."""
     shown = list(peaks.items())[:MAX_PEAKS]
     texts = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
     more = ", …" if len(peaks) > MAX_PEAKS else ""
@@ -182,7 +182,7 @@ def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
 
 def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
     """Return exposed, hidden, waiting and caused waiting time per rank and step; of many ranks
-    those that others waited for most."""
+    those that caused most waiting."""
     shown = [row for row in rows if any(astuple(row)[1:])]
     if not shown:
         return []
@@ -213,7 +213,7 @@ def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
 
 
 def finite_losses(report: Report) -> list[float]:
-    """Return the losses of the steps that have a finite one."""
+    """Return the finite losses of the steps."""
     return [s.loss for s in report.steps if s.loss is not None and isfinite(s.loss)]
 
 
@@ -226,8 +226,8 @@ def not_finite_text(broken: NotFinite | None) -> str:
 
 
 def loss_text(report: Report) -> str:
-    """Return ``5.7461 → 4.6558 (printed by Megatron)``, and since when it is not finite; ``none
-    known`` for steps without losses, empty without steps."""
+    """Return ``5.7461 → 4.6558 (printed by Megatron)``, and since when the loss is not finite;
+    ``none known`` for steps without losses, empty without steps."""
     losses, source = finite_losses(report), report.loss_source
     source = _LOSS_SOURCES.get(source, source)
     parts = [f"{number(losses[0])} → {number(losses[-1])} ({source})"] if losses else []

@@ -38,7 +38,7 @@ from pardbg.render.reports.sections import (
 from pardbg.words import binary_size, count, duration, percent, percent_rest, plural, rank_set
 
 MAX_RANKS: Final = 32
-"""Rows per table; that there are more is said."""
+"""Maximum rows per table; a note tells that there are more."""
 MAX_OPS: Final = 16
 MAX_FINDINGS: Final = 12
 HOST_TIMES: Final = (
@@ -124,7 +124,7 @@ def _findings(report: Report) -> list[str]:
 
 
 def _parts(report: Report) -> list[str]:
-    """Return the lives and roles of a run with several, and which of them the figures are of."""
+    """Return the lives and roles of a run with several, with a mark at the one of the figures."""
     begun = min((part.begin_ns for part in report.parts), default=0)
     rows = [("", "part", "ranks", "steps", "from", "for")]
     for part in report.parts[:MAX_RANKS]:
@@ -170,7 +170,7 @@ def _pipeline(report: Report) -> list[str]:
 
 
 def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
-    """Return all pipelines of a run with several; the figures above are the first one's."""
+    """Return all pipelines of a run with several; the report's figures are of the first one."""
     if len(pipelines) < 2:
         return []
     rows = [("pipeline", "ranks", "bubble")]
@@ -215,8 +215,8 @@ def _steps(report: Report) -> list[str]:
 
 
 def _inside(pipeline: PipelineReport, lasted: Mapping[int, int]) -> list[tuple[str, str, str]]:
-    """Return forward and backward within a pipeline's phase, mean over its ranks; the rest of it
-    waits."""
+    """Return forward and backward within a pipeline's phase, mean over its ranks; the rest is
+    waiting."""
     sums: Counter[str] = Counter()
     known = [step for step in pipeline.steps if step.step in lasted]
     for step in known:
@@ -300,7 +300,7 @@ def _nccl(report: Report) -> list[str]:
 
 
 def _on_devices(shown: Sequence[MemoryRow]) -> list[str]:
-    """Return a table of what allocators of devices have; empty: there are none."""
+    """Return a table of the device allocators' memory; empty if there is none."""
     rows = [row for row in shown if row.reserved_bytes]
     if not rows:
         return []

@@ -34,7 +34,7 @@ def _text(result: Result) -> str:
 
 
 def metric_list() -> str:
-    """Return every metric with its unit, aggregate and meaning."""
+    """Return a table of all metrics with unit, aggregate and meaning."""
     rows = [("metric", "unit", "of", "taken", "what")]
     for metric in METRICS.values():
         units = "/".join(UNITS[metric.unit]) or "-"
@@ -48,7 +48,7 @@ def metric_list() -> str:
 
 
 def junit(results: Sequence[Result], session: str) -> str:
-    """Return one test case per check."""
+    """Return JUnit XML with one test case per check."""
     failed = sum(not result.ok for result in results)
     cases = "\n".join(_case(result) for result in results)
     return (
@@ -67,7 +67,7 @@ def _case(result: Result) -> str:
 
 
 def _xml(text: str) -> str:
-    """Return the characters that XML can hold."""
+    """Return the text without characters that XML cannot hold."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -75,7 +75,7 @@ _MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", 
 
 
 def diff_text(found: Diff) -> str:
-    """Return the comparison as text; A and B are named as the files were."""
+    """Return the comparison as text, with the files' names for A and B."""
     changed = [row for row in found.rows if row.outcome not in ("same", "few")]
     same = [row for row in found.rows if row.outcome == "same"]
     few = [row for row in found.rows if row.outcome == "few"]
@@ -108,7 +108,7 @@ def _diff_line(row: Row) -> str:
 
 
 def change(row: Row) -> str:
-    """Return ``+12.3%``; for fractions points."""
+    """Return ``+12.3%``; for fractions the difference in points."""
     if row.a is None or row.b is None:
         return "only B" if row.a is None else "only A"
     if not (math.isfinite(row.a) and math.isfinite(row.b)):
@@ -121,7 +121,7 @@ def change(row: Row) -> str:
 
 
 def _noise(row: Row) -> str:
-    """Return the interval of the change, if there is one."""
+    """Return the interval of the change; empty if there is none."""
     if row.low is None or row.high is None or not row.a:
         return ""
     if row.unit == "fraction":
@@ -137,7 +137,7 @@ def _times(number: int) -> str:
 
 @dataclass(slots=True)
 class RankEnd:
-    """The last records of a process's ring."""
+    """End of a process, from the last records of its ring."""
 
     rank: int
     proc: str
@@ -146,13 +146,13 @@ class RankEnd:
     what: str
     open_op: str | None
     open_ns: int
-    """Time that op had been open at its last sign of life."""
+    """Time that the op had been open at the last sign of life."""
     last_ns: int
-    """Its last sign of life, by the hub's clock."""
+    """Last sign of life, by the hub's clock."""
     from_ring: int
-    """Records that only the ring had."""
+    """Number of records that only the ring had."""
     lost: int
-    """Records that neither the file nor the ring has."""
+    """Number of records that neither the file nor the ring has."""
 
 
 def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:

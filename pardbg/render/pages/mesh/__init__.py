@@ -1,1 +1,1 @@
-"""Many ranks as squares in the order of their device mesh."""
+"""Overview of many ranks as squares in the order of their device mesh."""

@@ -1,4 +1,4 @@
-"""A small mesh as boxes: ranks, and what neighbours on each axis send each other a step."""
+"""A small mesh as boxes: ranks, and the bytes per step between neighbours on each axis."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line
 from pardbg.render.pages.traffic_step import axis_style, owners
 
 _BOX, _LINK, _APART = 5, 30, 2
-"""Cells of a rank, of a link beside it, and between two blocks of the first axis."""
+"""Cells of a rank's box, of a link beside it, and between two blocks of the first axis."""
 _LINK_LEAST: Final = 12
 _EDGE: Final = 2
-"""Cells of a block's edge at either side."""
+"""Cells of each side edge of a block."""
 _TALL: Final = 5
-"""Lines from one rank to the one below."""
+"""Lines from one rank's box to the next below."""
 Pair = tuple[int, int]
 
 
 def link_boxes(step: StepTraffic, mesh: Mesh, cells: int) -> list[Line]:
-    """Draw the last axis downwards, the one before beside it, the first as blocks; nothing of a
-    mesh that is larger, or whose ranks talk to others than their neighbours."""
+    """Draw the last axis downwards, the one before across, the first as blocks; empty for a larger
+    mesh, or if ranks communicate with others than neighbours."""
     axes = mesh.axes
     if len(axes) not in (2, 3):
         return []
@@ -57,7 +57,7 @@ def link_boxes(step: StepTraffic, mesh: Mesh, cells: int) -> list[Line]:
 
 
 def _frame(rows: list[Row], x: int, cells: int, name: str, below: list[str], link: int) -> None:
-    """Draw the edge of a block of the first axis, with the places of the next one below."""
+    """Draw the border of a block of the first axis, with coordinates of the next axis below."""
     rows[0].put(x, "╭" + "─" * (cells - 2) + "╮", "rule")
     rows[0].put(x + 2, f" {clip(name, cells - 6)} ", "strong")
     rows[-1].put(x, "╰" + "─" * (cells - 2) + "╯", "rule")
@@ -69,12 +69,12 @@ def _frame(rows: list[Row], x: int, cells: int, name: str, below: list[str], lin
 
 
 Link = tuple[float, str]
-"""Bytes a step, and the axis's style."""
+"""(bytes per step, style of the axis)"""
 
 
 def _links(step: StepTraffic, mesh: Mesh) -> dict[Pair, Link] | None:
-    """Return what each pair of neighbours sends, lower rank first, the larger of both ways; None
-    where others talk, too, or the ranks are not those of the mesh."""
+    """Return the bytes between each pair of neighbours, lower rank first, the larger of both ways;
+    None if other pairs communicate, too, or the ranks are not those of the mesh."""
     sizes: dict[Pair, float] = {}
     for src, dst, _, size in step.edges:
         pair = (min(src, dst), max(src, dst))
@@ -106,7 +106,7 @@ def _below(upper: Row, lower: Row, x: int, link: Link | None, before: bool) -> N
 
 
 def _across(links: Mapping[Pair, Link], mesh: Mesh, step: StepTraffic, cells: int) -> Line:
-    """Draw what goes between the blocks: ``dp 0▸4 1▸5: 533 kB each``."""
+    """Draw the traffic between the blocks: ``dp 0▸4 1▸5: 533 kB each``."""
     stride = mesh.stride(0)
     pairs = {pair: link for pair, link in links.items() if pair[1] - pair[0] == stride}
     if not pairs:

@@ -1,5 +1,5 @@
-"""Traffic of a small mesh: what neighbours send, the groups by axis, senders by receivers, and what
-would go between two hosts."""
+"""Traffic of a small mesh: bytes between neighbours, the groups by axis, senders by receivers, and
+the traffic that would cross between two hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pardbg.render.pages.mesh.link_boxes import link_boxes
 from pardbg.render.pages.traffic_step import across, axes, who_sends
 
 _LEAST: Final = 56
-"""Cells of the groups at least."""
+"""Minimum cells of the panel of groups."""
 
 
 def link_panels(snapshot: Snapshot, ranks: Sequence[int], cells: int, rows: int) -> list[Line]:
-    """Draw the four panels in at most ``rows`` lines; nothing where they do not fit, or the mesh is
-    not one of neighbours."""
+    """Draw the four panels in at most ``rows`` lines; empty if they do not fit, or the traffic is
+    not between a mesh's neighbours."""
     step = snapshot.traffic.step
     wide = max(_LEAST, (cells - 2 - GAP) // 2)
     left = cells - 2 - GAP - wide

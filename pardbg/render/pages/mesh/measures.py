@@ -1,4 +1,4 @@
-"""What the squares show: a value for each rank, and where it stands among the others."""
+"""Measures shown as squares: a value for each rank, with its place among the others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pardbg.render.draw.squares import Square
 from pardbg.render.pages.mesh.square_layout import SquareLayout
 
 LEVELS: Final = 6
-"""Shades of a measure."""
+"""Number of shades of a measure."""
 _DIGITS: Final = 9
 _STEPS: Final = 30
-"""Steps of a scale: each is of one shade and one digit."""
+"""Number of steps of a scale: each step has one shade and one digit."""
 _LEAST: Final = 0.03
-"""Least scale of values around their median: smaller differences are none to look at."""
+"""Minimum scale of values around their median: smaller differences do not matter."""
 _MOST: Final = 2
-"""Values further off than this many times the scale are drawn as excess."""
+"""Multiple of the scale beyond which values are drawn as excess."""
 _WITHIN: Final = 0.9
 """Share of ranks that the scale covers."""
 _UNKNOWN: Final = Square("mesh.unknown", -1)
@@ -31,7 +31,7 @@ _UNKNOWN: Final = Square("mesh.unknown", -1)
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A value per rank, on one scale."""
+    """A value per rank, on a common scale."""
 
     name: str
     note: str
@@ -40,11 +40,11 @@ class Measure:
     low: float
     high: float
     signed: bool
-    """Values are excess over a median; else they are shares or amounts."""
+    """Whether values are an excess over a median; else they are shares or amounts."""
     text: Callable[[float], str]
 
     def squares(self, marked: Collection[int]) -> dict[int, Square]:
-        """Return the square of each rank whose value is known; ``marked`` ranks are excess."""
+        """Return the square of each rank with a known value; ``marked`` ranks are an excess."""
         shades = [Square(f"mesh.{self.style}.{at * LEVELS // _STEPS}", at * _DIGITS // (_STEPS - 1))
                   for at in range(_STEPS)]  # fmt: skip
         low, span = self.low, (self.high - self.low) or 1.0
@@ -63,8 +63,8 @@ class Measure:
 
     @property
     def worst(self) -> tuple[int, float] | None:
-        """Return the rank that stands out, and its value: the most of a signed measure, else what
-        is furthest from the median."""
+        """Return the rank that stands out, with its value: the maximum of a signed measure, else
+        the value furthest from the median."""
         if not self.values:
             return None
         middle = 0.0 if self.signed else median(self.values.values())
@@ -78,7 +78,7 @@ class Measure:
 
 
 def measures(ranks: Sequence[RankNow]) -> tuple[Measure, ...]:
-    """Return compute, waiting and memory of all ranks."""
+    """Return the measures of compute, waiting and memory of all ranks."""
     excess = over_like(ranks)
     waiting = {r.rank: r.wait_fraction for r in ranks if r.wait_fraction is not None}
     memory = {r.rank: float(r.memory_bytes) for r in ranks if r.memory_bytes is not None}
@@ -108,8 +108,8 @@ def _share(value: float) -> str:
 
 
 def over_like(ranks: Sequence[RankNow]) -> dict[int, float]:
-    """Return how much longer each rank computes in its last step than the median of the ranks with
-    the same stages, as a fraction of that."""
+    """Return the relative excess of each rank's compute time in its last step over the median of
+    the ranks with the same stages."""
     like: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
     for rank in ranks:
         if rank.compute_fraction is not None and rank.step_ns:
@@ -124,18 +124,18 @@ def over_like(ranks: Sequence[RankNow]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """The ranks at one place of an axis, beside those at the others."""
+    """The ranks at one place of an axis, compared to those at the axis's other places."""
 
     axis: int
     at: int
     excess: float
-    """Mean of its ranks over the median of the axis's places."""
+    """Mean of the place's ranks above the median of the axis's places."""
     without: float
-    """The same, without the rank that stands out."""
+    """Same excess, without the rank that stands out."""
 
 
 def by_coordinate(mesh: Mesh, measure: Measure) -> list[Coordinate]:
-    """Return the place of each axis whose ranks compute longest in the mean, the most first."""
+    """Return for each axis the place whose ranks compute longest on average, the longest first."""
     worst = measure.worst
     found = []
     for axis, length in enumerate(axis.size for axis in mesh.axes):
@@ -159,8 +159,8 @@ def by_coordinate(mesh: Mesh, measure: Measure) -> list[Coordinate]:
 def drawn(
     layout: SquareLayout, measure: Measure, marked: Collection[int], here: Collection[int] = ()
 ) -> list[list[Square | None]]:
-    """Return the squares of a measure; one of several ranks shows that with the largest value, or
-    a marked one. A rank that is ``here`` and has no value yet is a paler square."""
+    """Return the squares of a measure; a square of several ranks shows the one with the largest
+    value, or a marked one. A rank that is ``here`` and has no value yet is a paler square."""
     known, values = measure.squares(marked), measure.values
     if layout.each == 1:
         unknown = dict.fromkeys(here, _UNKNOWN)

@@ -39,15 +39,15 @@ from pardbg.render.pages.overview.page import OverviewPageState
 from pardbg.render.pages.overview.rank_table import FRONT_CELLS, costs_of
 
 _SIDE, _SIDE_FROM = 26, 112
-"""Cells of the coordinates' column, and of a page from which on it has room."""
+"""Cells of the coordinates' column, and minimum cells of a page with this column."""
 _CHARTS, _CHARTS_FROM = 10, 32
-"""Rows of the charts below, and of a page from which on they have room."""
+"""Rows of the charts below, and minimum rows of a page with charts."""
 _GAP = 3
 _WORDS = 36
-"""Cells of a measure's name and scale: two of them are as wide as the narrowest page."""
+"""Cells of a measure's name and scale: two measures are as wide as the narrowest page."""
 _EVERY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LABELS = 6
-"""Cells of a row's coordinate, with its mark."""
+"""Cells of a row's coordinate, the mark included."""
 
 
 def mesh(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> Picture:
@@ -76,7 +76,7 @@ def _grid(
     snapshot: Snapshot, layout: SquareLayout, shown: Sequence[Measure], selected: int | None,
     cells: int,
 ) -> list[Line]:  # fmt: skip
-    """Draw the measures beside each other, and what stands out beside them."""
+    """Draw the measures beside each other, with the outliers beside them."""
     marked = _blamed(snapshot)
     here = {rank.rank for rank in snapshot.ranks}
     panels = [_panel(layout, measure, marked, here, selected) for measure in shown]
@@ -95,8 +95,8 @@ def _grid(
 def layout_of(
     snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState
 ) -> tuple[SquareLayout, int]:
-    """Return where the squares are on a page of this size, and how many measures have room: two,
-    or one where only its squares are single ranks."""
+    """Return the layout of the squares for a page of this size, and the number of measures: two, or
+    one if only one measure has room for a square per rank."""
     turned = snapshot.mesh.turn(look.turned)
     num_ranks = max(snapshot.run.world_size, *(rank.rank + 1 for rank in snapshot.ranks))
     room = cells - 1 - (_SIDE + 3 if cells >= _SIDE_FROM else 0)
@@ -107,7 +107,7 @@ def layout_of(
 
 
 def square_at(layout: SquareLayout, row: int, x: int | None) -> int:
-    """Return the rank under column ``x`` of the grid's line ``row`` (None: its first); -1: none."""
+    """Return the rank at column ``x`` of the grid's line ``row`` (None: its first); -1: none."""
     x = 0 if x is None else (x - 1) % (_width(layout) + _GAP) - _LABELS
     found = layout.rank_at(row * PER_LINE[layout.form], x // CELLS[layout.form])
     return -1 if found is None else found
@@ -131,7 +131,7 @@ def _title(layout: SquareLayout, cells: int) -> Line:
 
 
 def _width(layout: SquareLayout) -> int:
-    """Return a measure's cells: of its squares, or of its words where those are few."""
+    """Return the cells of a measure: of its squares, or of its name and scale if wider."""
     return max(_LABELS + layout.cells, _WORDS)
 
 
@@ -143,7 +143,7 @@ def _panel(
     layout: SquareLayout, measure: Measure, marked: Collection[int], here: Collection[int],
     selected: int | None,
 ) -> list[Line]:  # fmt: skip
-    """Draw a measure's name, the coordinates, the squares, and their scale."""
+    """Draw a measure's name, the coordinates, the squares, and the scale."""
     size = _width(layout)
     note = clip(f" {measure.note}", max(0, size - len(measure.name)))
     lines = [line(Segment(measure.name, "strong"), Segment(note, "dim"))]
@@ -173,8 +173,7 @@ def _panel(
 
 
 def _heads(layout: SquareLayout, place: tuple[int, int] | None, style: str) -> list[Line]:
-    """Draw which coordinates the blocks are of: where the first axis is cut, and the middle
-    axes."""
+    """Draw the blocks' coordinates: where the first axis is cut, and the middle axes."""
     middle = layout.mesh.axes[1:-1]
     lines = []
     each = CELLS[layout.form]
@@ -211,7 +210,7 @@ def _block_text(layout: SquareLayout, block: int) -> str:
 
 
 def _scale(measure: Measure, marked: Collection[int], size: int) -> Line:
-    """Draw what the shades are, and the rank that stands out."""
+    """Draw the meaning of the shades, and the rank that stands out."""
     if not measure.values:
         return line(Segment("not known of any rank", "faint"))
     ends = measure.text(measure.low), measure.text(measure.high)
@@ -228,8 +227,8 @@ def _scale(measure: Measure, marked: Collection[int], size: int) -> Line:
 
 
 def _side(snapshot: Snapshot, selected: int | None, measure: Measure) -> list[Line]:
-    """Draw which place of each axis stands out, whether it is one rank or all of a place, and what
-    is known of the chosen rank."""
+    """Draw the place of each axis that stands out, whether that is due to one rank or all of the
+    place, and the facts of the selected rank."""
     lines: list[Line] = []
     if measure.signed and measure.values:
         lines += _coordinates(snapshot, measure)
@@ -277,7 +276,7 @@ def _chosen(snapshot: Snapshot, row: RankNow, measure: Measure) -> list[Line]:
 
 
 def _of_device(snapshot: Snapshot, rank: int) -> list[tuple[str, str]]:
-    """Return what the rank's device says of itself."""
+    """Return readings of the rank's device."""
     device = next((d for h in snapshot.hosts for d in h.devices if rank in d.ranks), None)
     if device is None:
         return []

@@ -1,4 +1,4 @@
-"""The sentence that Overview begins with: what is so, and the numbers."""
+"""The first sentence of Overview: the run's state, with numbers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pardbg.render.frame.panels import coming, is_speed_judged, is_starting
 from pardbg.render.pages.findings import ordered
 
 _NOTED = 2
-"""Notes that the verdict names."""
+"""Kinds of notes that the verdict names."""
 _ENDINGS = ("interrupted", "rank-exited", "rank-lost")
-"""Notes that say how a job ended, the most telling one first."""
+"""Kinds of notes on the end of a job, the most specific first."""
 _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
-"""Severity -> style of the sentence that says it."""
+"""Severity -> style of the finding's sentence."""
 
 
 def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
-    """Draw what is so: the worst that was found, how far a start has come, what a recording has
-    still to come, or that nothing was found, with the numbers. Of a hang the banner has told."""
+    """Draw the run's state: the worst finding, the progress of a start, the next finding of a
+    recording, or that there are none, with the numbers. Empty in a hang, as the banner shows it."""
     if snapshot.hang is not None:
         return []
     worst = worst_of(snapshot)
@@ -63,13 +63,13 @@ def _noted(snapshot: Snapshot) -> str:
 
 
 def worst_of(snapshot: Snapshot) -> Finding | None:
-    """Return the worst warning or error, which the verdict says."""
+    """Return the worst warning or error, which the verdict shows."""
     found = ordered(snapshot.findings)
     return next((finding for finding in found if finding.severity != "info"), None)
 
 
 def _ended(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Draw why a job failed in which nothing went wrong, as far as that was seen."""
+    """Draw the reason, as far as known, why a job without findings failed."""
     code = snapshot.run.exit_code
     note = next((f for kind in _ENDINGS for f in snapshot.findings if f.kind == kind), None)
     if note is None:
@@ -82,7 +82,7 @@ def _ended(snapshot: Snapshot, cells: int) -> list[Line]:
 
 
 def _to_come(snapshot: Snapshot, later: Sequence[Finding]) -> Line:
-    """Draw the first of the findings that a recording has behind the cursor."""
+    """Draw the first finding of a recording after the cursor."""
     first = min(later, key=lambda finding: finding.t_ns)
     sign, style = SIGN[first.severity]
     known_ns = first.first_ns if (first.first_ns or 0) > snapshot.t_ns else first.t_ns
@@ -97,7 +97,7 @@ def _to_come(snapshot: Snapshot, later: Sequence[Finding]) -> Line:
 
 
 def _numbers(snapshot: Snapshot, cells: int) -> Line:
-    """Draw ranks, schedule, step time and, where it fits, the parts of the bubble."""
+    """Draw ranks, schedule, step time and, if it fits, the parts of the bubble."""
     parts, view = list[Segment](), snapshot.pipeline
     if view is not None and view.schedule:
         parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))

@@ -1,4 +1,4 @@
-"""Where each rank's square is: rows along the mesh's first axis, blocks along the others."""
+"""Layout of the ranks' squares: rows along the mesh's first axis, blocks along the others."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pardbg.render.draw.squares import CELLS, PER_LINE, Form
 
 @dataclass(frozen=True, slots=True)
 class SquareLayout:
-    """Places of the squares of one measure."""
+    """Places of a measure's squares."""
 
     mesh: Mesh
     form: Form
     rows: tuple[tuple[int, ...], ...]
-    """Each row's first ranks by column; -1: a gap between blocks, or no rank."""
+    """First rank of each square, by row and column; -1: a gap between blocks, or no rank."""
     each: int
-    """Ranks in a square: neighbours on the first axis."""
+    """Number of ranks in a square: neighbours on the first axis."""
     heads: tuple[tuple[int, int, int], ...]
-    """(column, first coordinate of its rows, number of the block there) of each block."""
+    """Heading of each block: (column, first coordinate of the rows, number of the block)."""
 
     @property
     def cells(self) -> int:
@@ -34,7 +34,7 @@ class SquareLayout:
 
     @property
     def folds(self) -> int:
-        """Return into how many parts the first axis is cut, side by side."""
+        """Return the number of parts into which the first axis is cut, side by side."""
         return len({first for _, first, _ in self.heads})
 
     @property
@@ -64,8 +64,8 @@ class SquareLayout:
         return None
 
     def beside(self, rank: int, down: int, right: int) -> int:
-        """Return the first rank of the next square in a direction, over gaps; the same one at the
-        edge."""
+        """Return the first rank of the next square in a direction, across gaps; at the edge the
+        same rank."""
         place = self.place(rank)
         if place is None:
             return rank
@@ -80,8 +80,8 @@ class SquareLayout:
 
 @lru_cache(maxsize=16)
 def lay_out(mesh: Mesh, num_ranks: int, cells: int, lines: int, digits: bool) -> SquareLayout:
-    """Return the largest squares with which all ranks fit, with gaps between blocks if possible;
-    where not even the smallest do, a square is several ranks."""
+    """Return the largest squares with which all ranks fit, with gaps between blocks if possible; if
+    the smallest squares do not fit, a square has several ranks."""
     forms: tuple[Form, ...] = ("digit",) if digits else ("wide", "half")
     made = [
         layout
@@ -106,7 +106,7 @@ def _coarser(
 def _layout(
     mesh: Mesh, num_ranks: int, cells: int, lines: int, form: Form, gap: int, each: int
 ) -> SquareLayout | None:
-    """Return the layout with ``each`` ranks a square; None if it is wider than ``cells``."""
+    """Return the layout with ``each`` ranks a square; None if wider than ``cells``."""
     number = -(-mesh.axes[0].size // each)
     least = -(-number // (lines * PER_LINE[form]))
     even = (folds for folds in range(least, 2 * least) if number % folds == 0)

@@ -1,4 +1,4 @@
-"""The overview page: a row per rank, and with room to spare the run's course."""
+"""The overview page: a row per rank and, if there is room, the run's course over its steps."""
 
 from __future__ import annotations
 
@@ -58,34 +58,35 @@ from pardbg.render.pages.pipeline.ledger import path_text
 from pardbg.words import rank_named
 
 _FRONT = 22
-"""Rows beside the ranks from which on the charts stand over them."""
+"""Rows beside the ranks' from which on the charts are above the ranks."""
 _MOST_LINES = 6
-"""Lines of output that make the panels below the ranks taller."""
+"""Maximum lines of output for which the panels below the ranks get taller."""
 _TALLEST = 3
-"""Lines of a rank's strip where there is room for more."""
+"""Maximum lines of a rank's strip."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewPageState:
     selected: int | None = None
     contains: str = ""
-    """Only ranks whose row says this."""
+    """Text of the filter: only ranks with this text in their row are shown."""
     ahead: Ahead | None = None
-    """What a recording has behind the cursor."""
+    """Step times and losses of a recording after the cursor."""
     looking: bool = False
-    """Findings of this moment are still looked for."""
+    """Whether findings of this moment are still being searched."""
     known: Sequence[Finding] = ()
-    """All findings of a recording, those that are still to come among them."""
+    """All findings of a recording, including those after the cursor."""
     measure: int = 0
-    """Of the mesh: the first of the measures that are shown."""
+    """Index of the mesh's first shown measure."""
     turned: int = 0
-    """Of the mesh: how many of its axes stand behind the others."""
+    """Number of the mesh's axes that are turned behind the others."""
     detail: ScheduleDetail | None = None
-    """The schedule of the step at the cursor, where the page has room for it."""
+    """The schedule of the step at the cursor, if the page has room for it."""
     ascii: bool = False
-    """The terminal has no blocks: a rank of the mesh is a digit, a step of a strip a sign."""
+    """Whether the terminal has no block characters: digits for ranks of the mesh, signs in
+    strips."""
     events: Sequence[Event] = ()
-    """Where errors and warnings begin on the axis of steps."""
+    """Positions on the axis of steps where errors and warnings begin."""
 
 
 def overview(
@@ -138,7 +139,7 @@ def overview(
 def _matching(
     ranks: Sequence[RankNow], columns: Sequence[Column[RankNow]], contains: str, cells: int
 ) -> Sequence[RankNow]:
-    """Return the ranks whose row says a text, and the one that it names."""
+    """Return the ranks with the text in their row, and the rank that the text names."""
     if not contains:
         return ranks
     only, named = rank_named(contains), [one for one in columns if one.title not in DRAWN]
@@ -147,7 +148,7 @@ def _matching(
 
 
 def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: bool) -> int:
-    """Return the lines of each of ``number`` ranks: more where the charts have room with them."""
+    """Return the lines of each of ``number`` ranks: several if the charts have room, too."""
     strips = any(column.title == DRAWN[3] for column in columns)
     most = 1 if not strips else _TALLEST if front else 2
     return next((tall for tall in range(most, 1, -1) if rows - tall * number >= _FRONT), 1)
@@ -156,8 +157,8 @@ def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: boo
 def _charts(
     snapshot: Snapshot, cells: int, room: int, look: OverviewPageState, front: bool
 ) -> list[Line]:
-    """Draw the course of the steps; beside it the pipeline where it is wide, else where a step
-    goes."""
+    """Draw the charts over the steps; beside them the pipeline on a wide screen, else the phases of
+    a step."""
     if front and cells >= WIDE:
         size = cells * 9 // 20
         return step_charts(
@@ -172,8 +173,8 @@ def _below(
     snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int,
     look: OverviewPageState, front: bool,
 ) -> list[Line]:  # fmt: skip
-    """Draw findings and, where it is wide, the end of the output, in ``rows`` lines at most; where
-    it is very wide after where a step goes, and the machine."""
+    """Draw findings and, on a wide screen, the end of the output, in at most ``rows`` lines; on a
+    very wide one after the phases of a step and the machine."""
     printed = printed if cells >= FRONT_CELLS else ()
     full = front and cells >= WIDE
     number = bool(snapshot.findings or front) + bool(printed)
@@ -198,7 +199,7 @@ def _below(
 
 
 def _found(snapshot: Snapshot, cells: int, rows: int, looking: bool) -> list[Line]:
-    """Draw what was found, under its rule; else what was looked for."""
+    """Draw the findings under their heading; without findings, the checks that were made."""
     said = worst_of(snapshot) if snapshot.hang is None else None
     if snapshot.findings:
         lines_ = told(snapshot.findings, cells - 2, said, rows - 1)
@@ -209,7 +210,7 @@ def _found(snapshot: Snapshot, cells: int, rows: int, looking: bool) -> list[Lin
 
 
 def _last(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
-    """Draw the end of the output, under its rule."""
+    """Draw the end of the output, under its heading."""
     return [rule("output", cells, "9 has all"), *(
         row for entry in printed[-(rows - 1) :]
         for row in output_lines(entry, snapshot.t_begin_ns, cells, 1)

@@ -1,4 +1,4 @@
-"""All facts of one rank, for the detail panel."""
+"""Facts of one rank, for the detail panel."""
 
 from __future__ import annotations
 

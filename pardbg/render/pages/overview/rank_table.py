@@ -1,4 +1,4 @@
-"""The table of ranks: its columns, and a strip of the last steps each."""
+"""The table of ranks: its columns, and a strip of each rank's last steps."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.pages.findings import ordered
 
 DRAWN = ("trend", "▇comp ▄wait ▂comm", "history", "steps")
-"""Columns without words: a filter does not read them."""
+"""Titles of columns without text, which a filter ignores."""
 _PARTS = (("compute", "compute"), ("waiting", "waiting"), ("comm", "under way"))
-"""What a strip shows; the last has no room everywhere."""
+"""Parts of a strip, with their names; the last name is left out if there is no room."""
 _SIGNS = {"compute": "#", "comm": "=", "waiting": "."}
-"""Part of a strip -> its sign in ASCII."""
+"""Part of a strip -> its ASCII sign."""
 FRONT_CELLS = 100
-"""Cells from which on the charts stand over the ranks, and borders around both."""
+"""Cells from which on the charts are above the ranks, and both have borders."""
 WIDE = 160
-"""Cells from which on the pipeline stands beside the charts, and all else below the ranks."""
+"""Cells from which on the pipeline is beside the charts, and all else below the ranks."""
 
 
 def _mark(style: str, ascii_: bool) -> str:
-    """Return what stands for a part of a strip."""
+    """Return the character for a part of a strip."""
     return _SIGNS[style] if ascii_ else "█"
 
 
 def rule_of(columns: Sequence[Column[RankNow]], cells: int, ascii_: bool = False) -> Line:
-    """Draw the heading over the ranks, with what their strips show."""
+    """Draw the heading above the ranks, with the legend of their strips."""
     says = legend_of(columns, ascii_)
     return line(" ", rule("ranks", cells - 2 - line_width(says)), says)
 
 
 def legend_of(columns: Sequence[Column[RankNow]], ascii_: bool) -> Line:
-    """Draw what strips show; nothing where there are none."""
+    """Draw the legend of the strips; empty if there are no strips."""
     if all(column.title != DRAWN[3] for column in columns):
         return ()
     order = (_PARTS[at] for at in (0, 2, 1))
@@ -70,7 +70,7 @@ def legend_of(columns: Sequence[Column[RankNow]], ascii_: bool) -> Line:
 def line_of(
     snapshot: Snapshot, columns: Sequence[Column[RankNow]], at: int, tall: int, ascii_: bool
 ) -> list[Column[RankNow]]:
-    """Return the columns of line ``at`` of a rank: the first has all, the others its strip."""
+    """Return the columns of line ``at`` of a rank: the first line has all, the others the strip."""
 
     def draws(rank: RankNow, cells: int) -> Line:
         return _strip(snapshot, rank, cells, tall, _SIGNS if ascii_ else None)[at]
@@ -85,7 +85,7 @@ def line_of(
 def _strip(
     snapshot: Snapshot, rank: RankNow, cells: int, tall: int, signs: Mapping[str, str] | None
 ) -> list[Line]:
-    """Draw a rank's last steps, the same ones for all ranks."""
+    """Draw a rank's last steps; all ranks show the same steps."""
     steps, each = _steps_shown(snapshot, cells)
     known = {c.step: c for c in snapshot.courses.get(rank.rank, ())}
     columns = [
@@ -105,7 +105,7 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
 
 
 def _strip_head(snapshot: Snapshot, cells: int, explained: bool, ascii_: bool) -> Line:
-    """Draw what a strip shows, unless ``explained`` above, and of which step the shares are."""
+    """Draw the legend of the strips, unless ``explained`` above, and the step of the shares."""
     number = len(_steps_shown(snapshot, cells)[0])
     titles = (
         ("last step  ",) * 2 if number == 1 else (f"last {number} steps  ", f"{number} steps  ")
@@ -122,7 +122,7 @@ def _strip_head(snapshot: Snapshot, cells: int, explained: bool, ascii_: bool) -
 
 
 def strip_ticks(snapshot: Snapshot, columns: Sequence[Column[RankNow]]) -> list[Line]:
-    """Draw the numbers of the steps under the strips; nothing where there are none."""
+    """Draw the numbers of the steps below the strips; empty if there are no strips."""
     titles = [column.title for column in columns]
     if DRAWN[3] not in titles:
         return []
@@ -210,7 +210,7 @@ def _course_columns(snapshot: Snapshot, cells: int, ascii_: bool) -> list[Column
 
 
 def costs_of(findings: Sequence[Finding]) -> dict[int, str]:
-    """Return each culprit's ``+61.6 ms a step``, by the worst finding that blames it."""
+    """Return culprit -> ``+61.6 ms a step``, by the worst finding that blames this rank."""
     found: dict[int, str] = {}
     for finding in ordered(findings):
         if finding.severity != "info":
@@ -247,8 +247,8 @@ def _logged(metrics: Sequence[tuple[str, float]]) -> str:
 
 
 def _trend(values: Sequence[int], cells: int) -> str:
-    """Return values around their mean, so that steady ones lie in the middle, and both a rise and a
-    fall show."""
+    """Return a sparkline of the values around their mean, so that steady values are in the middle,
+    and a rise and a fall are visible."""
     if not values:
         return " " * cells
     middle = (min(values) + max(values)) / 2

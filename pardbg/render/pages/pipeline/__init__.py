@@ -1,1 +1,1 @@
-"""The pipeline page and its parts."""
+"""Parts of the pipeline page."""

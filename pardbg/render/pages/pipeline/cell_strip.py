@@ -1,4 +1,4 @@
-"""All that is known of the action under the cursor, in lines that never move or grow."""
+"""Facts about the action under the cursor, in a fixed number of lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINES = 4
 
 
 def moved_text(transfers: tuple[Transfer, ...], arrow: str) -> str:
-    """Return ``32.8 kB ◂ r0 (48 µs)``: bytes, the other ranks, and how long it took."""
+    """Return ``32.8 kB ◂ r0 (48 µs)``: bytes, the other ranks, and the duration."""
     if not transfers:
         return "nothing"
     total = sum(moved.bytes for moved in transfers)
@@ -25,7 +25,7 @@ def moved_text(transfers: tuple[Transfer, ...], arrow: str) -> str:
 
 
 def lit(row: Line, begin: int, end: int, kind: str) -> Line:
-    """Return a line of the schedule with the cells of the chosen action bright."""
+    """Return a line of the schedule with the cells of the selected action highlighted."""
     text = plain(row)[begin:end]
     return overlay(row, begin, text, f"action.{kind}.now") if text else row
 
@@ -34,8 +34,8 @@ def strip_of(
     step: PipelineStep, span: ActionSpan, cell: CellDetail | None, path: CriticalPath | None,
     cells: int,
 ) -> list[Line]:  # fmt: skip
-    """Draw the action's times beside the median, what it waited for and who for it, its tensors,
-    and whether it is on the critical path."""
+    """Draw the action's times compared to the median, the ranks it waited for and that waited for
+    it, its tensors, and whether it is on the critical path."""
     note = f"step {step.step}, rank {span.rank}, {KIND_WORD.get(span.kind, span.kind)}"
     note += f" of microbatch {span.microbatch}" if span.microbatch >= 0 else ""
     known = cell is not None and (cell.rank, cell.action) == (span.rank, span.text)

@@ -23,9 +23,9 @@ from pardbg.render.pages.pipeline.schedule import (
 
 _GUTTER: Final = 8
 _TIMED: Final = 4
-"""Cells that most boxes are wider than where their times stand in them."""
+"""Minimum cells of most boxes for showing their times."""
 _LEAST: Final = 5
-"""Lines below which the panel says nothing."""
+"""Minimum lines of the panel."""
 
 
 _DENSITIES: Final = (
@@ -33,12 +33,12 @@ _DENSITIES: Final = (
     Density(tall=1, gap=1), Density(gap=1), Density(plan=0, gap=1), Density(plan=0),
 )  # fmt: skip
 PLAIN: Final = (Density(plan=0, flight=1, gap=1), Density(plan=0, flight=1), Density(plan=0))
-"""Without plans, where there are few cells."""
+"""Densities without plans, for few cells."""
 
 
 def compact(snapshot: Snapshot, cells: int, rows: int, detail: ScheduleDetail | None) -> list[Line]:
-    """Draw the step that has ended last on all ranks, its plan above what ran; empty
-    where no step of a pipeline has ended, or in fewer rows than one rank takes."""
+    """Draw the last step that has ended on all ranks, its plan above the observed actions; empty if
+    no pipeline step has ended, or with fewer rows than one rank needs."""
     view = snapshot.pipeline
     step = view.last_complete if view is not None else None
     if view is None or step is None or not step.ranks or rows < _LEAST:
@@ -57,8 +57,8 @@ def ended_step(
     step: PipelineStep, cells: int, rows: int, detail: ScheduleDetail | None,
     densities: Sequence[Density] = PLAIN,
 ) -> tuple[list[Line], int]:  # fmt: skip
-    """Draw a step's axis and ranks in at most ``rows`` lines; returns them and the number of ranks
-    that had no room."""
+    """Draw a step's axis and ranks in at most ``rows`` lines; return them and the number of ranks
+    left out."""
     axis, room = _axis(step, cells - _GUTTER), rows - 1
     fitting = [density for density in densities if density.fits(len(step.ranks), room)]
     density = fitting[0] if fitting else densities[-1]

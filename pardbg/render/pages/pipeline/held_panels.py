@@ -1,5 +1,5 @@
-"""Under the tick grid while ranks are held: the console, and beside it the source of the selected
-rank's frame with breakpoints and watches."""
+"""Panels under the tick grid while ranks are held: the console, and beside it the source of the
+selected rank's frame with breakpoints and watches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pardbg.render.frame.stacks import console
 from pardbg.render.pages.debug import DebugPageState, break_lines, frame_source, stacks_shown
 
 _WIDE: Final = 110
-"""Cells from which on the source stands beside the console."""
+"""Cells from which on the source is beside the console."""
 _SOURCE: Final = 8
-"""Lines of source that breakpoints leave, at least."""
+"""Minimum lines of source, however many breakpoints there are."""
 
 
 def held_panels(
@@ -35,13 +35,13 @@ def held_panels(
 
 
 def hits(snapshot: Snapshot) -> Mapping[int, str]:
-    """Return rank -> the breakpoint or watch that it is held by."""
+    """Return rank -> the breakpoint or watch that holds the rank."""
     found = (fact for fact in snapshot.control.why if isinstance(fact, Hit))
     return {hit.rank: f"{'watch' if hit.watch else 'breakpoint'} {hit.number}" for hit in found}
 
 
 def _beside(snapshot: Snapshot, look: DebugPageState, cells: int, rows: int) -> list[Line]:
-    """Draw the source, and breakpoints under it; nothing where neither is known."""
+    """Draw the source, with breakpoints below; empty if neither is known."""
     known = break_lines(snapshot, cells)
     breaks = known[max(0, len(known) - max(0, rows - _SOURCE - 3)) :]  # the newest
     if breaks:

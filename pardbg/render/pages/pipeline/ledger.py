@@ -1,4 +1,4 @@
-"""Busy and idle time of each rank in figures, one sentence that explains an idle interval; and the
+"""The ledger: busy and idle time of each rank in figures, a sentence on an idle interval; and the
 lines under the page's title: the pipelines to select, and what a run without a schedule lacks."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def size(cells: int, causes: Sequence[Cause]) -> int:
 
 
 def heading(cells: int, note: str, causes: Sequence[Cause]) -> Line:
-    """Return the names of the ledger's columns; ``note`` says which step where there is room."""
+    """Return the names of the ledger's columns; ``note`` names the step if there is room."""
     if cells < 100:
         return line(Segment("busy idle", "dim"))
     wide = cells >= 140
@@ -45,7 +45,7 @@ def heading(cells: int, note: str, causes: Sequence[Cause]) -> Line:
 
 
 def figures(rank: PipelineRank, cells: int, causes: Sequence[Cause]) -> Line:
-    """Return one rank's busy share and its idle by cause, percent of the window: 100 in sum."""
+    """Return one rank's busy share and idle shares by cause, percent of the window: 100 in sum."""
     window = rank.busy_ns + sum(rank.idle_ns.values())
     if window <= 0 or not rank.idle_ns:
         return line(Segment(right(words.UNKNOWN, size(cells, causes)), "faint"))
@@ -81,7 +81,7 @@ def _loud(cause: Cause, share: dict[Cause, float]) -> str:
 
 
 def path_words(path: CriticalPath) -> Line:
-    """Return the critical path in one line."""
+    """Return the shares of the critical path in one line."""
     whole = max(path.window_ns, 1)
     most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
     ranks = ", ".join(f"r{rank} {words.percent(ns / whole, 0)}" for rank, ns in most)
@@ -107,7 +107,7 @@ def path_text(path: CriticalPath) -> str:
 
 
 def flight(rank: PipelineRank, cells: int) -> Line:
-    """Draw microbatches in flight, their bound, and the bytes that they keep."""
+    """Draw a rank's microbatches in flight, with their bound and the bytes of their activations."""
     bound = rank.in_flight_bound or rank.max_in_flight
     full = "■" * min(rank.in_flight, 8) + "□" * max(0, min(bound, 8) - rank.in_flight)
     over = rank.in_flight_bound is not None and rank.max_in_flight > rank.in_flight_bound
@@ -126,8 +126,8 @@ def flight(rank: PipelineRank, cells: int) -> Line:
 def choose_idle(
     view: PipelineView, cursor_ns: int, rank: int | None, at_cursor: bool
 ) -> tuple[PipelineStep, Idle, bool] | None:
-    """Return the selected rank's idle interval under the cursor, else its largest significant one
-    (True)."""
+    """Return (step, idle interval, False) of the selected rank at the cursor, else its largest
+    significant interval (True)."""
     if at_cursor and view.step is not None:
         for row in view.step.ranks:
             if row.rank == rank:
@@ -144,7 +144,7 @@ def choose_idle(
 
 
 def explain(step: PipelineStep, idle: Idle, largest: bool, cells: int) -> Line:
-    """Draw an idle interval as text: rank, time, duration, cause; and the step if there is room."""
+    """Draw an idle interval as text: rank, time, duration, cause; and the step if it fits."""
     head = f"largest idle of step {step.step}: " if largest else "idle: "
     whole = _explain(step, idle, head)
     return whole if line_width(whole) <= cells else _explain(step, idle, "")
@@ -183,7 +183,7 @@ def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
 
 
 def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
-    """Return ``, which took 12% longer than its stage's median`` if so."""
+    """Return ``, which took 12% longer than its stage's median`` if the action did."""
     if action is None or action.t1_ns is None:
         return []
     same: Sequence[int] = [
@@ -219,15 +219,15 @@ _LACKS = {
 
 
 def lacks(view: PipelineView, cells: int) -> tuple[Line, ...]:
-    """Return one line about what is missing where the rows have no plan."""
+    """Return a line about the missing plan, if rows have no plan."""
     short, long = _LACKS.get(view.source, ("", ""))
     text = long if len(long) + 2 <= cells else short
     return (crop(line(Segment(f" {text}", "dim")), cells),) if text else ()
 
 
 def choices(snapshot: Snapshot, cells: int) -> tuple[Line, ...]:
-    """Draw the run's pipelines with their bubbles, as many as fit around the selected one; the
-    worst is named."""
+    """Draw the run's pipelines with their bubbles, as many as fit around the selected one, and the
+    worst one's name."""
     names, view = snapshot.pipelines, snapshot.pipeline
     if len(names) < 2 or view is None:
         return ()

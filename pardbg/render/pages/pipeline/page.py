@@ -46,9 +46,9 @@ from pardbg.render.pages.pipeline.schedule import (
 )  # fmt: skip
 
 PATH_ROWS = 26
-"""Least number of rows for one on what the marks of the critical path mean."""
+"""Minimum rows of a page with an explanation of the critical path's marks."""
 GUTTER = 15
-"""Cells of the marker, rank, stage and row name."""
+"""Cells for marker, rank, stage and row name."""
 
 
 _NO_DETAIL = ScheduleDetail({}, None, {})
@@ -60,18 +60,18 @@ class PipelinePageState:
 
     selected: int | None = None
     at_cursor: bool = False
-    """The cursor was placed by hand: explain what lies under it."""
+    """Whether the user placed the cursor: then the interval at the cursor is explained."""
     action: str | None = None
-    """The chosen action of the selected rank."""
+    """The selected action of the selected rank."""
     cell: CellDetail | None = None
-    """What is known of it."""
+    """Facts about the selected action; None: not known."""
     least_span_ns: int = 0
-    """The axis covers at least so much: of two runs over one another both have one scale."""
+    """Minimum time of the axis, ns: two runs above one another have the same scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The values that all rows of one picture share."""
+    """Values shared by all rows of a picture."""
 
     view: PipelineView
     step: PipelineStep
@@ -83,7 +83,7 @@ class _Frame:
     held: Mapping[int, str]
     look: PipelinePageState
     path: CriticalPath | None
-    """Critical path of the step that the figures are of."""
+    """Critical path of the step that the figures describe."""
 
     @property
     def cursor(self) -> int:
@@ -95,7 +95,7 @@ class _Frame:
 
     @property
     def chosen(self) -> ActionSpan | None:
-        """Return the chosen action as it ran in the step that is shown."""
+        """Return the selected action as observed in the shown step."""
         look = self.look
         row = next((r for r in self.step.ranks if r.rank == look.selected), None)
         return next((a for a in row.actions if a.text == look.action), None) if row else None
@@ -108,7 +108,7 @@ def pipeline(
     look: PipelinePageState | None = None,
     detail: ScheduleDetail | None = None,
 ) -> Picture:
-    """Draw the page at ``cells`` x ``rows``; without ``detail`` observed rows alone."""
+    """Draw the page at ``cells`` x ``rows``; without ``detail`` only observed rows."""
     look = look or PipelinePageState()
     view = snapshot.pipeline
     early = view is None and not any(rank.step_ns for rank in snapshot.ranks)
@@ -227,7 +227,7 @@ def _waiting(view: PipelineView) -> tuple[Line, ...]:
 
 
 def _ledger_step(frame: _Frame) -> PipelineStep:
-    """Return the step of the figures: a complete one if there is any, so that they do not jump."""
+    """Return the step of the figures: a complete step if there is one, so that they do not jump."""
     return frame.step if frame.step.complete else frame.measured
 
 
@@ -261,7 +261,7 @@ def _density(frame: _Frame, room: int) -> Density:
 
 
 def _ranks(frame: _Frame, density: Density) -> tuple[tuple[Line, ...], tuple[int, ...]]:
-    """Draw the rows of all ranks; returns the rank of each row, too."""
+    """Draw the rows of all ranks; also return each row's rank."""
     body: list[Line] = []
     places: list[int] = []
     for rank in frame.step.ranks:
@@ -315,7 +315,7 @@ def _rank(frame: _Frame, rank: PipelineRank, density: Density) -> list[Line]:
 
 
 def _lit(frame: _Frame, rank: PipelineRank, row: Line) -> Line:
-    """Return a line of a rank's boxes with the chosen one bright."""
+    """Return a line of a rank's boxes with the selected box highlighted."""
     span, axis = frame.chosen, frame.axis
     if span is None or span.rank != rank.rank:
         return row
@@ -353,7 +353,7 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
 
 
 def _legend(frame: _Frame, density: Density) -> tuple[Line, ...]:
-    """Draw a blank line and what is in the rows."""
+    """Draw a blank line and the meaning of the rows."""
     kinds = {a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"}
     paired, launches = any(rank.pairs for rank in frame.step.ranks), bool(density.launch)
     ordered = sorted(kinds, key="FBIW".index)
@@ -362,7 +362,7 @@ def _legend(frame: _Frame, density: Density) -> tuple[Line, ...]:
 
 
 def _bubbles(view: PipelineView, cells: int) -> Line:
-    """Draw the bubble by step, and its range."""
+    """Draw the bubble by step, with its range."""
     history = view.bubble_history
     if not history:
         why = "times are the host's" if view.times == "host" else "no complete step yet"
@@ -380,7 +380,7 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
 
 
 def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
-    """Draw, if there is room, the bubble of each step, and the implied one dim."""
+    """Draw, if there is room, the measured bubble of each step, with the implied one dim."""
     measured, implied = frame.view.bubble_history, frame.view.implied_history
     if not measured:
         return ()
@@ -393,7 +393,7 @@ def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
 
 
 def longest_ns(snapshot: Snapshot) -> int:
-    """Return the time that the page's axis has to cover, in ns."""
+    """Return the time that the page's axis must cover, in ns."""
     view = snapshot.pipeline
     steps = (view.step, view.last_complete) if view is not None else ()
     return max((step.t1_ns - step.t0_ns for step in steps if step is not None), default=0)

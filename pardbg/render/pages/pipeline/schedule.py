@@ -34,11 +34,11 @@ CAUSE_SHORT: dict[Cause, str] = {
 KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 HELD = "‖"
 _SHORTEST_DURATION = 3
-"""Cells of a box in which one can be read: ``45`` and an edge."""
+"""Minimum cells of a box with a readable duration: ``45`` and an edge."""
 PAIRED = "═"
 ON_PATH = "•"
 AT_ONCE = "▚"
-"""Two actions of a rank at the same time."""
+"""Character for two actions of a rank at the same time."""
 IDLE = "idle: "
 LAUNCH = LEVELS[1]
 _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
@@ -46,16 +46,16 @@ _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """Lines per rank; the richest that fits is used."""
+    """Lines per rank; the richest density that fits is used."""
 
     plan: int = 1
     tall: int = 0
-    """Lines by which boxes are taller than one."""
+    """Additional lines of a box beyond the first."""
     launch: int = 0
     flight: int = 0
     gap: int = 0
     spare: int = 0
-    """Lines that must stay free below for it."""
+    """Lines that must stay free below the ranks for this density."""
 
     @property
     def lines(self) -> int:
@@ -75,8 +75,8 @@ def token(kind: str, microbatch: int) -> str:
 def label(
     stage: int, kind: str, microbatch: int, cells: int, many_stages: bool, later: bool = False
 ) -> str:
-    """Return the longest form that fits: ``4F5``, ``F5``, ``F``; in short forms a stage that is not
-    the rank's first is ``f5``, ``f``."""
+    """Return the longest label that fits: ``4F5``, ``F5``, ``F``; in short forms a stage that is
+    not the rank's first is ``f5``, ``f``."""
     short = kind if len(kind) == 1 else {"UNSHARD": "U", "RESHARD": "R"}.get(kind, "G")
     number = str(microbatch) if microbatch >= 0 else ""
     letter = short.lower() if later else short
@@ -99,8 +99,8 @@ def plan_row(
     cursor: int | None = None,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> Row:
-    """Draw the plan: a label at each action's begin and a thin line over its duration, a double one
-    for an overlapped forward and backward."""
+    """Draw the plan: a label at each action's begin and a thin line over its duration, a double
+    line for an overlapped forward and backward."""
     row = Row(axis.cells)
     painted = 0
     paired = {action for pair in pairs for action in pair}
@@ -126,7 +126,7 @@ def seen_row(
     path: Collection[str] = (),
 ) -> Row:  # fmt: skip
     """Draw the observed actions up to ``now_ns`` over idle intervals; actions of the critical path
-    have a mark at their end if there is room."""
+    are marked at their end if there is room."""
     row = Row(axis.cells)
     for idle in rank.idles:
         start, end = axis.x(idle.t0_ns), axis.x(min(idle.t1_ns, now_ns))
@@ -157,7 +157,7 @@ def seen_row(
 
 
 def short_next(text: str, many_stages: bool) -> str:
-    """Return the next op in few cells: ``F5``, ``recv B5``, else the text itself."""
+    """Return the next op in few cells: ``F5``, ``recv B5``, else the text unchanged."""
     moved = _TRANSFER.match(text)
     if moved is not None:
         verb, kind, microbatch = moved.groups()
@@ -172,7 +172,8 @@ def _box(
     row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: Callable[[ActionSpan, int], str],
     painted: int,
 ) -> int:  # fmt: skip
-    """Paint one action, labelled in ``named`` cells; return the end of what is painted so far."""
+    """Paint an action, with a label of ``named`` for its cells; return the end of the painted
+    cells."""
     running = action.t1_ns is None
     start = max(axis.x(action.t0_ns), painted)
     end = axis.x(now_ns if action.t1_ns is None else action.t1_ns)
@@ -192,7 +193,7 @@ def _box(
 
 
 def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = True) -> Row:
-    """Draw the boxes' lower part: each action's duration, if wanted and if most fit."""
+    """Draw the lower part of the boxes: each action's duration, if wanted and if most fit."""
     row = Row(axis.cells)
     sizes = [axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None]
     words_in = words_in and even(sizes) >= _SHORTEST_DURATION
@@ -220,9 +221,8 @@ def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = T
 def flight_row(
     rank: PipelineRank, curve: Sequence[tuple[int, int]], axis: Axis, now_ns: int
 ) -> Row:
-    """Draw microbatches in flight over the same time, as a step curve under the boxes.
-
-    ``curve``: (t_ns, microbatches) at each change.
+    """Draw microbatches in flight over the same time, as a step curve below the boxes. ``curve``:
+    (t_ns, microbatches) at each change.
     """
     row = Row(axis.cells)
     top = max(rank.max_in_flight, rank.in_flight_bound or 0, 1)
@@ -236,7 +236,7 @@ def flight_row(
 
 
 def launch_row(launches: Iterable[ActionSpan], axis: Axis) -> Row:
-    """Draw when the host launched actions: a thin line each."""
+    """Draw the times at which the host launched actions, a thin line each."""
     row = Row(axis.cells)
     for one in launches:
         start = axis.x(one.t0_ns)
@@ -262,7 +262,7 @@ def legend(
     kinds: Sequence[str], cells: int, causes: Sequence[Cause], paired: bool = False,
     many_stages: bool = False, launches: bool = False,
 ) -> Line:  # fmt: skip
-    """Return the meaning of letters and shadings, as far as it fits."""
+    """Return the meaning of letters and shadings, as far as they fit."""
     parts: list[Segment] = []
     for kind in kinds:
         parts += [Segment(kind, f"plan.{kind}"), Segment(f" {KIND_WORD.get(kind, kind)}  ", "dim")]

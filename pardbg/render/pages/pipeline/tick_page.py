@@ -1,7 +1,7 @@
 """The pipeline page by ticks: done, next and waiting actions, whatever their duration.
 
-Drawn while ranks are held, and whenever the reader asks (``g``), live and in replay. All pipelines
-of the run stand one over the other; the text is about the selected rank's.
+Drawn while ranks are held, and on request (``g``), live and in replay. All pipelines of the run are
+drawn one below the other; the text describes the selected rank's.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from pardbg.render.pages.pipeline.tick_row import (
 from pardbg.words import duration
 
 NAME = 10
-"""Cells of the mark, rank and stages."""
+"""Cells for the mark, rank and stages."""
 FLIGHT = 3
-"""Lines of a row from which on its microbatches in flight stand under it."""
+"""Lines of a row from which on microbatches in flight are below it."""
 _WIDE = 100
 _SHORT = {"F": "fwd", "B": "bwd", "I": "bwd input", "W": "weight"}
 _ORDER = {
@@ -49,25 +49,25 @@ _ORDER = {
     "step before": ("no plan: what is to come is as in the step before",
                     "to come: as in the step before", "no plan"),
 }  # fmt: skip
-"""Source of the order of actions, in ever fewer words."""
+"""Source of the order of actions, as texts from long to short."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickPageState:
-    """The reader's view of the grid: selection."""
+    """State of the tick page: the selection."""
 
     selected: int | None = None
-    """The rank."""
+    """The selected rank; None: none."""
     cursor: str | int | None = None
-    """The action of the chosen cell on that rank, or its tick."""
+    """The selected cell on that rank: its action, or its tick."""
     hits: Mapping[int, str] = field(default_factory=dict)
-    """Rank -> the breakpoint or watch that holds it, in words."""
+    """Rank -> the breakpoint or watch that holds the rank, in words."""
 
 
 def tick_page(
     snapshot: Snapshot, ticks: Ticks, cells: int, rows: int, look: TickPageState | None = None
 ) -> Picture:
-    """Draw the page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
+    """Draw the page at ``cells`` x ``rows``; ``ticks.grids`` has at least one grid."""
     look = look or TickPageState()
     grids, tail = ticks.grids, _tail(snapshot, cells)
     chosen, seen = _in_view(ticks, look, cells - tail)
@@ -96,7 +96,7 @@ def tick_page(
 
 
 def _in_view(ticks: Ticks, look: TickPageState, cells: int) -> tuple[TickGrid, Window]:
-    """Return the selected rank's grid, and the ticks shown, which include the selected cell's."""
+    """Return the selected rank's grid, and the ticks shown, including the selected cell's."""
     grids = ticks.grids
     chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
     own = [cell for row in chosen.rows if row.rank == look.selected for cell in row.cells]
@@ -121,7 +121,7 @@ def cell_under(rows: Iterable[TickRow], seen: Window, rank: int, x: int) -> Tick
 
 
 def _tail(snapshot: Snapshot, cells: int) -> int:
-    """Return the cells of the gutter at the right, the same whatever its contents, so that no cell
+    """Return the cells of the gutter at the right, equal for all contents, so that no cell
     moves."""
     if snapshot.control.mode == "running":  # no gates, only who waits
         return 0 if cells < _WIDE else 13
@@ -151,14 +151,14 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
 
 
 def beyond(seen: Window, grid: TickGrid) -> Line:
-    """Return the number of ticks beyond the edges."""
+    """Return a note with the number of ticks beyond the edges."""
     before, after = seen.first - 1, grid.num_ticks - (seen.first + seen.number - 1)
     text = "  ".join([f"◀ +{before}"] * (before > 0) + [f"+{after} ▶"] * (after > 0))
     return (Segment(f" {text} ", "accent"),) if text else ()
 
 
 def row_height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
-    """Return (lines of a row, blank lines after it): the richest that fits."""
+    """Return (lines of a row, blank lines after the row): the richest density that fits."""
     number = sum(len(grid.rows) for grid in grids)
     extra = 2 * len(grids) if len(grids) > 1 else 0
     for tall, gap in ((3, 2), (3, 1), (2, 1), (1, 1), (1, 0)):
@@ -175,7 +175,7 @@ def grid_lines(
     height: tuple[int, int],
     named: bool,
 ) -> tuple[list[Line], list[int]]:
-    """Return the lines of a pipeline, and the rank of each."""
+    """Return the lines of a pipeline, with the rank of each line."""
     tall, gap = height
     lines: list[Line] = []
     places: list[int] = []
@@ -205,7 +205,7 @@ def _label(text: str) -> Segment:
 
 
 def _unit(row: TickRow) -> tuple[str, int]:
-    """Return the unit of the row's durations: (unit, its ns)."""
+    """Return the unit of the row's durations: (unit, ns of one unit)."""
     spans = [cell.span for cell in row.cells if cell.span is not None]
     longest = max((s.t1_ns - s.t0_ns for s in spans if s.t1_ns is not None), default=0)
     if not longest:
@@ -214,7 +214,7 @@ def _unit(row: TickRow) -> tuple[str, int]:
 
 
 def _lower(row: TickRow, seen: Window, unit_ns: int) -> Row:
-    """Draw the boxes' second line: each action's duration, if it fits; with 0 empty."""
+    """Draw the second line of the boxes: each action's duration, if it fits; with unit 0 empty."""
     drawn = Row(seen.cells)
     for cell in row.cells:
         if cell.span is None or not seen.shows(cell.tick) or cell.state in ("plan", "next"):
@@ -264,7 +264,7 @@ def words(grid: TickGrid) -> Words:
 def _foot(
     ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int, with_flight: bool
 ) -> list[Line]:
-    """Draw the last tick, microbatches in flight, and the selected cell."""
+    """Draw the text for the last tick, microbatches in flight, and the selected cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
     lines += [flight(grid, cells)] * with_flight
@@ -275,7 +275,7 @@ def _foot(
 
 
 def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
-    """Return text over lines, broken between its parts."""
+    """Return text on several lines, broken between its parts."""
     lines: list[list[Segment]] = [[]]
     used = 0
     for text, style in parts:
@@ -291,7 +291,7 @@ def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
 
 
 def flight(grid: TickGrid, cells: int) -> Line:
-    """Draw microbatches in flight on each rank, and the number that its schedule allows."""
+    """Draw microbatches in flight on each rank, with the number that the schedule allows."""
     parts: list[Segment] = [Segment("  in flight ", "dim")]
     for row in grid.rows:
         bound = row.in_flight_bound
@@ -308,7 +308,7 @@ def flight(grid: TickGrid, cells: int) -> Line:
 
 
 def _cell_facts(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
-    """Draw the selected cell: duration beside the median, bytes in and out, waiting ranks."""
+    """Draw the selected cell's facts: duration and median, bytes in and out, waiting ranks."""
     head: list[Segment] = [
         Segment(f"r{cell.rank} {cell.action} ", "strong"),
         Segment(f"tick {cell.tick} ", "dim"),
@@ -337,7 +337,7 @@ def _cell_facts(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
 
 
 def legend(grid: TickGrid, cells: int) -> Line:
-    """Draw the meaning of the letters and signs on the page."""
+    """Draw the meaning of the page's letters and signs."""
     kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in KIND_WORD},
                    key="FBIW".index)  # fmt: skip
     parts: list[Segment] = [Segment("  ")]

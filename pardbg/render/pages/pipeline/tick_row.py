@@ -16,24 +16,24 @@ from pardbg.render.frame.control_words import short
 from pardbg.render.pages.pipeline.schedule import HELD, short_next, token
 
 WIDEST = 6
-"""Maximum width of a cell: a longer row is harder to follow, not easier."""
+"""Maximum width of a cell: longer rows are harder to follow."""
 EDGES = "▕▏"
 CURSOR = "[]"
 NOBODY = "·"
-"""No action in this tick."""
+"""Sign for a tick without an action."""
 WAITS = "◂"
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The ticks that fit; all rows of all grids show the same ones."""
+    """The ticks that fit; all rows of all grids show the same ticks."""
 
     first: int
-    """From 1."""
+    """Number of the first tick, from 1."""
     number: int
     """Number of ticks."""
     width: int
-    """Cells per tick, the gap before its body among them."""
+    """Cells per tick, including the gap before the body."""
 
     @property
     def cells(self) -> int:
@@ -48,7 +48,7 @@ class Window:
 
 
 def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
-    """Return as many ticks as fit in ``room`` cells, with ``at`` and, before it, most of them."""
+    """Return as many ticks as fit in ``room`` cells: tick ``at`` and mostly ones before it."""
     most = max((grid.num_ticks for grid in grids), default=1)
     labels = (
         len(short(cell.action, grid.many_stages))
@@ -62,7 +62,7 @@ def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
 
 
 def ruler(seen: Window, tick: int, num_ticks: int, cells: int) -> Row:
-    """Return as many of the ticks' numbers as fit in ``cells``; the last tick's always."""
+    """Return the numbers of the ticks, as many as fit in ``cells``; always the last tick's."""
     row, room = Row(seen.cells), min(seen.cells, cells)
     if seen.shows(tick):
         row.put(seen.x(tick) + 1, str(tick), "held")
@@ -76,7 +76,7 @@ def ruler(seen: Window, tick: int, num_ticks: int, cells: int) -> Row:
 
 
 def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | int | None) -> Row:
-    """Draw one rank's cells; ``cursor`` is the selected action, or its tick."""
+    """Draw one rank's cells; ``cursor`` is the selected action, or the selected tick."""
     drawn = Row(seen.cells)
     taken = {cell.tick for cell in row.cells}
     ahead = any(c.tick > grid.tick and c.state in ("done", "last") for c in row.cells)
@@ -122,8 +122,8 @@ def _cell(drawn: Row, cell: TickCell, many_stages: bool, seen: Window) -> None:
 
 
 def flight_row(row: TickRow, tick: int, seen: Window) -> Row:
-    """Draw microbatches in flight after each tick up to ``tick``, against the most that the
-    schedule allows, and how many there are now."""
+    """Draw microbatches in flight after each tick up to ``tick``, compared to the maximum that the
+    schedule allows, and the present number."""
     drawn, after, kept = Row(seen.cells), 0, row.kept
     most = max([row.in_flight_bound or 0, 1, *(level for _, level in kept)])
     ends = [
@@ -140,8 +140,8 @@ def flight_row(row: TickRow, tick: int, seen: Window) -> Row:
 
 
 def gutter(row: TickRow, many_stages: bool, cells: int, hit: str = "", below: bool = False) -> Line:
-    """Draw the rank's gate, in exactly ``cells`` cells, and what it waits for, if that does not
-    stand ``below``; ``hit``: the breakpoint or watch that holds it."""
+    """Draw the rank's gate, in exactly ``cells`` cells, and the rank that it waits for, if that is
+    not in the line ``below``; ``hit``: the breakpoint or watch that holds the rank."""
     waits = "" if below else _waits(row)
     parts: list[Segment] = [Segment("┊ ", "faint")]
     if row.gate:
@@ -155,7 +155,7 @@ def gutter(row: TickRow, many_stages: bool, cells: int, hit: str = "", below: bo
 
 
 def gutter_below(row: TickRow, cells: int, hit: str = "") -> Line:
-    """Draw the gutter's second line: what holds the rank, whom it waits for, or that it may go."""
+    """Draw the gutter's second line: what holds the rank, what it waits for, or that it may go."""
     text, style = (hit, "held") if hit else (_waits(row), "warn")
     if not text and row.gate and row.coming:
         text, style = "may go", "dim"

@@ -1,5 +1,5 @@
-"""What-if: other schedules, numbers of microbatches and splits beside the run, the fastest
-first."""
+"""The what-if pane: other schedules, numbers of microbatches and splits compared to the run, the
+fastest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BAR = 24
 
 
 def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = False) -> Picture:
-    """Draw the pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
+    """Draw the pane at ``cells`` x ``rows``. ``coming``: a step is complete, an answer follows."""
     if answer is None and coming:
         return empty(cells, rows, "Trying the other schedules …", "p: back to the schedule")
     if answer is None:
