@@ -1,7 +1,6 @@
-"""Go on with an MCAP file that exists. mcap's own Writer begins new ones only.
-
-The data section is continued by a Writer that knows the file's channels; the summary behind it is
-that Writer's, joined with the summary of what the file had before.
+"""Appending to an existing MCAP file, since mcap's own Writer only begins new ones. The data
+section is continued by a Writer that knows the file's channels; the summary behind it is that
+Writer's, joined with the summary of the file before.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ _CHUNK: Final = struct.Struct("<BQQQQI8s")
 its length."""
 _ZSTD: Final = b"\x04\x00\x00\x00zstd"
 _INDEXES: Final = IndexType.CHUNK | IndexType.METADATA
-"""Messages have no index: to know what is in a chunk it must be unpacked anyway."""
+"""Index types written: none for messages, since a chunk must be unpacked to read them anyway."""
 _NO_LIMIT: Final = 1 << 62
 DAMAGED: Final = (
     McapError, struct.error, ValueError, KeyError, OverflowError,
 )  # fmt: skip
-"""mcap's readers raise whatever struct, str and dict raise; sizes were checked before."""
+"""Errors that mcap's readers raise for damaged files (of struct, str, dict; sizes are checked)."""
 
 
 def make_writer(file: BinaryIO) -> Writer:
-    """Return a Writer whose chunks end with ``flush`` alone."""
+    """Return a Writer that ends chunks only on ``flush``."""
     return Writer(file, chunk_size=_NO_LIMIT, index_types=_INDEXES)
 
 
 def records_in(data: bytes) -> Iterator[tuple[int, ReadDataStream, int]]:
-    """Yield each record's opcode, the stream to read it from, and its length. Raises ValueError."""
+    """Yield each record's opcode, the stream to read from, and its length. Raises ValueError."""
     stream = ReadDataStream(BytesIO(data))
     while stream.count < len(data):
         opcode, length = HEAD.unpack(stream.read(HEAD.size))
@@ -63,7 +62,7 @@ def records_in(data: bytes) -> Iterator[tuple[int, ReadDataStream, int]]:
 
 
 def summary_place(file: BinaryIO) -> tuple[int, int] | None:
-    """Return where the data and where the summary ends, as the footer says; None: no summary."""
+    """Return the ends of the data and of the summary by the footer; None: no summary."""
     size = file.seek(0, os.SEEK_END)
     tail = _FOOTER.size + len(MCAP0_MAGIC)
     if size < tail + DATA_END.size:
@@ -81,7 +80,7 @@ def summary_place(file: BinaryIO) -> tuple[int, int] | None:
 
 
 def read_statistics(file: BinaryIO) -> records.Statistics | None:
-    """Return the statistics of an open file, whose place stays; None: it has none."""
+    """Return the statistics of an open file, whose position stays; None: there are none."""
     at = file.tell()
     try:
         for opcode, stream, _ in records_in(_summary_bytes(file)):
@@ -96,7 +95,7 @@ def read_statistics(file: BinaryIO) -> records.Statistics | None:
 
 
 def read_summary(file: BinaryIO) -> Summary | None:
-    """Return the whole summary of an open file; None: it has none, or one that makes no sense."""
+    """Return the whole summary of an open file; None: no summary, or an invalid one."""
     try:
         return parsed(_summary_bytes(file))
     except DAMAGED:
@@ -113,7 +112,7 @@ def _summary_bytes(file: BinaryIO) -> bytes:
 
 
 def parsed(data: bytes) -> Summary:
-    """Return the summary that these records are. Raises what is in DAMAGED."""
+    """Return the summary made of these records. Raises the errors in DAMAGED."""
     found = Summary()
     for opcode, stream, _ in records_in(data):
         if opcode == Opcode.STATISTICS:
@@ -137,8 +136,8 @@ def parsed(data: bytes) -> Summary:
 
 
 def continued(file: BinaryIO, before: Summary) -> Writer:
-    """Return a Writer that goes on where ``file`` stands, with the channels it has. Raises
-    ValueError where their ids are none that a Writer gives."""
+    """Return a Writer that continues at ``file``'s position, with the file's channels. Raises
+    ValueError if a Writer could not have given their ids."""
     writer = make_writer(file)
     for schema in before.schemas.values():
         if writer.register_schema(schema.name, schema.encoding, schema.data) != schema.id:
@@ -153,7 +152,7 @@ def continued(file: BinaryIO, before: Summary) -> Writer:
 
 
 def finish(writer: Writer, file: BinaryIO, before: Summary | None) -> None:
-    """Write the end of the file. ``before``: summary of what the file had before this writer."""
+    """Write the end of the file. ``before``: summary of the file's contents before this writer."""
     writer.flush()  # type: ignore[no-untyped-call]
     at = file.tell()
     writer.finish()  # type: ignore[no-untyped-call]
@@ -216,17 +215,17 @@ def _write_end(file: BinaryIO, summary: Summary) -> None:
 
 @dataclass(slots=True)
 class Left:
-    """What a killed writer left, as the heads of its records say."""
+    """Contents of a killed writer's file, as read from the heads of its records."""
 
     summary: Summary
     """Index of the file's whole chunks, without channels and numbers of messages."""
     data_end: int = len(MCAP0_MAGIC)
-    """Where the last whole chunk ends."""
+    """End of the last whole chunk in the file, bytes."""
     metadata: dict[str, str] = field(default_factory=dict)
-    """Its first: the run's."""
+    """First metadata of the file: the run's."""
 
     def cut(self, at: int) -> None:
-        """Leave out the chunks from offset ``at`` on."""
+        """Drop the chunks from offset ``at`` on."""
         self.data_end = at
         chunks = self.summary.chunk_indexes
         self.summary.chunk_indexes = [each for each in chunks if each.chunk_start_offset < at]
@@ -241,7 +240,7 @@ class Left:
 
 
 def survey(file: BinaryIO) -> Left:
-    """Return what stands in a file. Reads 64 bytes per chunk: ``file`` is best unbuffered."""
+    """Return the contents of a file. Reads 64 bytes per chunk: ``file`` is best unbuffered."""
     size = os.fstat(file.fileno()).st_size
     left = Left(empty_summary())
     while (end := _look(file, left, size)) is not None:
@@ -261,7 +260,7 @@ def empty_summary() -> Summary:
 
 
 def _look(file: BinaryIO, left: Left, size: int) -> int | None:
-    """Note the record that begins where ``left`` ends, and return where it ends; None: no more."""
+    """Note the record at the end of ``left``, and return the record's end; None: no more."""
     at = left.data_end
     file.seek(at)
     head = file.read(64)
@@ -307,11 +306,11 @@ def statistics_of(summary: Summary) -> records.Statistics:
 
 
 def chunk_record(data: bytes) -> records.Chunk:
-    """Return the chunk that a whole record is."""
+    """Return the chunk of a whole record's bytes."""
     found: records.Chunk = records.Chunk.read(ReadDataStream(BytesIO(data[HEAD.size :])))
     return found
 
 
 def built(builder: RecordBuilder) -> bytes:
-    """Return what was written to it, and empty it."""
+    """Return the bytes written to a builder, and empty the builder."""
     return bytes(builder.end())  # type: ignore[no-untyped-call]

@@ -35,8 +35,7 @@ _KEY: Final = Key.CONTROL.value
 
 
 def add_bookmarks(path: Path, marks: Sequence[Bookmark], t_ns: int) -> None:
-    """Write ``marks`` (an empty text takes the mark at its time away) into the file at ``path``.
-
+    """Write ``marks`` (an empty text removes the mark at its time) into the file at ``path``.
     ``t_ns``: the session's newest time. Raises SessionError, one line for the user.
     """
     try:
@@ -82,8 +81,8 @@ def _packed(mark: Bookmark, t_ns: int) -> bytes:
 def _end(
     data_end: int, summary: Summary, packed: Sequence[bytes], t_ns: int
 ) -> bytes | None:  # fmt: skip
-    """Return a chunk of the marks, the end of the data, and the summary with the chunk in it, as
-    they stand from ``data_end`` on; None: the file's channels are not numbered as a writer does."""
+    """Return a chunk of the marks, the end of the data, and the summary including the chunk, as
+    they are written from ``data_end`` on; None: the channels' ids are not a writer's."""
     made = _Placed(data_end)
     try:
         writer = appending.continued(made, summary)
@@ -100,7 +99,7 @@ def _end(
 
 
 def _channel(writer: Writer, summary: Summary) -> int:
-    """Return the channel of CONTROL messages; a new one where the session had none."""
+    """Return the channel of CONTROL messages; a new one if the session has none."""
     for number, channel in summary.channels.items():
         if layout.stream_of(channel).key == _KEY:
             return number
@@ -110,7 +109,7 @@ def _channel(writer: Writer, summary: Summary) -> int:
 
 
 class _Placed(BytesIO):
-    """Bytes that will stand at an offset of a file, and have places of that file."""
+    """Buffer of bytes for an offset of a file, with positions relative to that file."""
 
     def __init__(self, offset: int) -> None:
         super().__init__()

@@ -22,19 +22,19 @@ _COUNT: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Name of a column, and how its numbers are stored."""
+    """Name of a column, and the encoding of its numbers."""
 
     name: str
     differences: bool = True
-    """Store differences to the row above; False: the numbers themselves."""
+    """Whether differences to the row above are stored; False: the numbers themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the rows of a block stand in its data, and how."""
+    """Position and encoding of a block's rows in its data."""
 
     widths: bytes
-    """Planes of each column."""
+    """Number of planes of each column."""
     count: int
     first: int
     """Offset of the numbers in the first row."""
@@ -45,16 +45,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Blocks of a table, the rows of one after those of the other; columns are decoded one by one,
-    as all of them take far more memory than what is made of them."""
+    """Blocks of a table, with their rows one after the other; columns are decoded one by one, as
+    all of them take far more memory than the values made of them."""
 
     layout: Sequence[Column]
     widths: bytes
     planes: NDArray[np.uint8]
     firsts: Ints
-    """Number in the first row, by block and column."""
+    """Numbers in the first row, by block and column."""
     counts: Rows
-    """Rows of each block."""
+    """Number of rows of each block."""
 
     def column(self, name: str) -> Ints:
         """Return the numbers of a column."""
@@ -75,7 +75,7 @@ def begins_of(counts: NDArray[Any]) -> Rows:
 
 
 def encode(layout: Sequence[Column], columns: Iterable[Ints], counts: Rows) -> list[bytes]:
-    """Return each block's rows: their count, widths, first numbers, planes."""
+    """Return each block's rows encoded: their count, widths, first numbers, planes."""
     begins = begins_of(counts)
     some = begins[counts > 0]
     firsts = np.zeros((len(counts), len(layout)), "<i8")
@@ -124,7 +124,7 @@ def decode(layout: Sequence[Column], blocks: Sequence[tuple[bytes, Head]]) -> Ta
 
 
 def _begin_anew(differences: Ints, begins: Rows, firsts: Ints) -> None:
-    """Have the running sum begin at ``firsts`` in each block, whatever the sum of the others."""
+    """Make the running sum begin at ``firsts`` in each block, independent of the other blocks."""
     last = firsts + np.add.reduceat(differences, begins)
     differences[begins] += firsts
     differences[begins[1:]] -= last[:-1]

@@ -1,4 +1,4 @@
-"""What a recording is, in a few values: for a list of recordings."""
+"""Digest of a recording in a few values, for a list of recordings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING_DRAWN: Final = Viewport(sections=frozenset())
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A recording at its end, or a live run now."""
+    """Summary of a recording at its end, or of a live run now."""
 
     name: str
     argv: tuple[str, ...]
@@ -25,17 +25,17 @@ class Digest:
     num_ranks: int
     num_hosts: int
     began_ns: int
-    """Wall clock (epoch ns); 0: not known."""
+    """Wall clock at the begin (epoch ns); 0: not known."""
     length_ns: int
     step: int | None
     times: tuple[tuple[int, int], ...]
-    """(step, ns) of the newest steps, at most `STEPS`."""
+    """(step, duration in ns) of the newest steps, at most `STEPS`."""
     losses: tuple[tuple[int, float], ...]
     schedule: str
     pipeline: PipelineStep | None
     """The newest step that has ended on all ranks."""
     findings: tuple[Finding, ...]
-    """The worst first."""
+    """Findings, the worst first."""
     exit_code: int | None
     num_bytes: int
 

@@ -16,7 +16,7 @@ from pardbg_agent import wire
 from pardbg_agent.wire import Key
 
 FORMAT: Final = 3
-"""The file format that is written and read."""
+"""Number of the file format that is written and read."""
 PROFILE: Final = "pardbg"
 RUN_METADATA: Final = "pardbg.run"
 END_METADATA: Final = "pardbg.end"
@@ -24,7 +24,7 @@ MAX_CHANNELS: Final = (1 << 16) - 2
 """Channel ids have 16 bits. Messages of further keys go to ``/other``."""
 MAPS: Final = "msgpack"
 RECORDS: Final = "x-pardbg-records"
-"""Message encodings: what ``message_blocks`` and ``record_blocks`` make."""
+"""Message encodings: those of ``message_blocks`` and ``record_blocks``."""
 _KEY: Final = "key"
 _HUB: Final = {
     Key.DEFINITION.value: "definitions", Key.OUTPUT.value: "output", Key.CONTROL.value: "events",
@@ -53,17 +53,17 @@ SCHEMAS: Final = (_MAP_SCHEMA, _RECORD_SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Messages of one channel, as a reader needs to know them."""
+    """Facts about a channel's messages that a reader needs."""
 
     key: bytes
-    """``wire.Key`` byte and process id; empty: each message has its own."""
+    """``wire.Key`` byte and process id; empty: each message has a key of its own."""
     encoding: str
 
 
 def channel_of(key: bytes, prefix: str) -> Channel | None:
-    """Return the channel of a key, without its id; None: it has no channel of its own.
-
-    ``prefix``: of its process, as ``prefix_of`` gives it. The empty key: messages with their own.
+    """Return the channel of a key, without an id; None: the key has no channel of its own.
+    ``prefix``: of the key's process, from ``prefix_of``. The empty key: messages with their own
+    keys.
     """
     if not key:
         return Channel(0, "/other", MAPS, {}, 0)
@@ -79,24 +79,24 @@ def channel_of(key: bytes, prefix: str) -> Channel | None:
 
 
 def prefix_of(proc: bytes, rank: int | None) -> str:
-    """Return what the topics of a process begin with."""
+    """Return the prefix of a process's topics."""
     return f"/process/{proc.decode('ascii', 'replace')}" if rank is None else f"/rank/{rank}"
 
 
 def stream_of(channel: Channel) -> Stream:
-    """Return the stream that a file's channel says it is."""
+    """Return the stream described by a file's channel."""
     key = channel.metadata.get(_KEY, "").encode("ascii", "replace")
     return Stream(key, channel.message_encoding)
 
 
 def wrapped(message: Message) -> Message:
-    """Return a message for ``/other``: a u16 length and the key in front of its payload."""
+    """Return a message for ``/other``: a u16 length and the key before the payload."""
     key = message.key
     return replace(message, key=b"", payload=len(key).to_bytes(2, "little") + key + message.payload)
 
 
 def unwrapped(message: Message) -> Message:
-    """Return a message with the key that it had; ValueError: its key is cut off."""
+    """Return a message of ``/other`` with its original key; ValueError: the key is truncated."""
     if message.key:
         return message
     length, payload = int.from_bytes(message.payload[:2], "little"), message.payload[2:]

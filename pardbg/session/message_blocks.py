@@ -1,7 +1,6 @@
-"""Messages of one channel and chunk as one block: a head, then each payload as it came.
-
-Payloads are msgpack maps, so a block is a sequence of msgpack objects, of which the first is the
-head: numbers, times of receipt and sizes, the first two as differences to the one before.
+"""Blocks: messages of one channel and chunk, as a head and the unchanged payloads. Payloads are
+msgpack maps, so a block is a sequence of msgpack objects, of which the first is the head: numbers,
+times of receipt and sizes, the first two as differences to the one before.
 """
 
 from __future__ import annotations
@@ -16,50 +15,50 @@ import msgpack
 from pardbg.store.source import Message
 
 MAX_MESSAGES: Final = 1 << 16
-"""Messages of one chunk; a writer closes it before."""
+"""Maximum number of messages of one chunk; a writer closes the chunk before that."""
 _MOST: Final = 1 << 62
-"""Numbers and times, ns, are less."""
+"""Upper bound of numbers and times, ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Messages, and the number of each in the file."""
+    """Messages, with each one's number in the file."""
 
     numbers: list[int]
     messages: list[Message]
 
     def extend(self, other: Numbered) -> None:
-        """Add others."""
+        """Add other numbered messages."""
         self.numbers.extend(other.numbers)
         self.messages.extend(other.messages)
 
     def in_order(self) -> list[Message]:
-        """Return the messages in the order of their numbers."""
+        """Return the messages sorted by their numbers."""
         order = sorted(range(len(self.numbers)), key=self.numbers.__getitem__)
         return [self.messages[place] for place in order]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Messages of one key."""
+    """Messages of one key as one block."""
 
     key: bytes
     sequence: int
-    """Number of the first one in the file."""
+    """Number of the block's first message in the file."""
     first_ns: int
     last_ns: int
-    """When the first and the last one was received."""
+    """Time of receipt of the block's last message; ``first_ns``: of its first."""
     data: bytes
 
 
 def block_of(numbered: Numbered, data: bytes) -> Block:
-    """Return a block with the key, the number and the times of its messages."""
+    """Return a block with its messages' key, first number and times."""
     first, last = numbered.messages[0], numbered.messages[-1]
     return Block(first.key, numbered.numbers[0], first.received_ns, last.received_ns, data)
 
 
 def encode(numbered: Numbered) -> Block:
-    """Return messages of one key as a block."""
+    """Return messages of one key encoded as a block."""
     messages = numbered.messages
     head = msgpack.packb([
         _differences(numbered.numbers),

@@ -38,37 +38,37 @@ from pardbg_agent import wire
 
 T = TypeVar("T")
 MAX_CHUNK_BYTES: Final = 64 << 20
-"""Chunks are a few MiB; a larger one than this is damage or malice."""
+"""Maximum bytes of a chunk: chunks are a few MiB; a larger one is damage or malice."""
 MAX_CHANNEL_BYTES: Final = 1 << 12
 MAX_OTHERS: Final = 1 << 12
-"""Records in a chunk that are neither channels nor messages; ours have none."""
+"""Maximum number of other records in a chunk than channels and messages; pardbg writes none."""
 FREE_BYTES: Final = 64 << 20
-"""Payloads that a file of any size may have, together."""
+"""Bytes of payload that a file of any size may contain."""
 MOST_PACKED: Final = 256
-"""Bytes of payload for each byte of a file, at most: lines that are alike are packed that well."""
+"""Maximum bytes of payload per byte of a file: repeated lines are packed that well."""
 RECORDS_WEIGH: Final = 4
-"""Records count so many times: a job's are packed 5 to 15 times, never more than 64."""
+"""Weight of records' bytes: a job's records are packed 5 to 15 times, never more than 64."""
 ALIKE_BYTES, ALL_ALIKE_BYTES = 64 << 10, 384 << 20
-"""Records that each process may have besides, and all of them together: those of thousands of
-simulated ranks that do the same are packed 280 times."""
+"""Bytes of records that each process may have in addition, and all processes together: records of
+thousands of simulated ranks that do the same are packed 280 times."""
 MESSAGE_BYTES: Final = 128
-"""What a message takes beside its payload."""
+"""Memory that a message takes beside its payload, bytes."""
 BUNDLED: Final = "session.mcap"
-"""The session in a bundle, a tar in zstd."""
+"""Name of the session in a bundle, a tar in zstd."""
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 UNPACKED: Final = 16
-"""Bytes of a session, itself packed, for each byte of a bundle, at most."""
+"""Maximum bytes of a session, itself packed, per byte of a bundle."""
 _MESSAGE: Final = struct.Struct("<HIQQ")
 """Channel, sequence, log time, publish time; then the data (the MCAP format, op=0x05)."""
 DAMAGED: Final = (*appending.DAMAGED, zstandard.ZstdError)
 
 
 class SessionError(UserError):
-    """A file that cannot be opened as a session: one line, what and what to do."""
+    """A file cannot be opened as a session: one line, with the reason and advice."""
 
 
 class _Bounded:
-    """A file whose reads never take more than a whole chunk, whatever a length field says."""
+    """File whose reads never take more than a whole chunk, whatever a length field states."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -78,15 +78,15 @@ class _Bounded:
 
 
 class Allowance:
-    """Memory that the messages of a file may take: as much as one of its size honestly holds."""
+    """Memory that a file's messages may take: as much as an honest file of that size contains."""
 
     def __init__(self) -> None:
         self._left, self._alike_left = FREE_BYTES, ALL_ALIKE_BYTES
         self._alike: dict[bytes, int] = {}
-        """Bytes of records that were counted as such, by key."""
+        """Key -> bytes of its records that were counted as additional ones."""
 
     def spend(self, packed_bytes: int, messages: list[Message]) -> list[Message]:
-        """Return the messages that so many bytes of the file gave; ValueError: it is too much."""
+        """Return the messages from so many bytes of the file; ValueError: they are too large."""
         self._left += MOST_PACKED * packed_bytes
         for message in messages:
             size = len(message.payload)
@@ -107,22 +107,22 @@ class Allowance:
 
 
 def records_of(file: BinaryIO) -> Iterator[McapRecord]:
-    """Return the MCAP records from the begin of a file on; chunks as they are, packed."""
+    """Return the MCAP records from the begin of a file; chunks are returned packed."""
     bounded = cast(BinaryIO, _Bounded(file))
     return StreamReader(bounded, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES).records
 
 
 @dataclass(slots=True)
 class Decoder:
-    """Turns the chunks of one file into messages: knows its channels."""
+    """Decoder of one file's chunks into messages; knows the file's channels."""
 
     streams: layout.Streams = field(default_factory=dict)
     """Channels of the chunks so far."""
     num_messages: int = 0
-    """Of the file, up to the newest chunk that was decoded."""
+    """Number of messages of the file, up to the newest decoded chunk."""
 
     def messages(self, chunk: Chunk) -> list[Message]:
-        """Return the messages of a chunk, in the order in which they came."""
+        """Return the messages of a chunk, in the order in which they were received."""
         return self.messages_of(unpack_chunk(chunk))
 
     def messages_of(self, records: Sequence[McapRecord]) -> list[Message]:
@@ -151,27 +151,26 @@ _UNKNOWN: Final = layout.Stream(b"?", layout.MAPS)
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk as it stands in the file, and what decodes it."""
+    """A chunk as stored in the file, with its decoder."""
 
     chunk: Chunk
     decoder: Decoder
 
     def messages(self) -> list[Message]:
-        """Return its messages."""
+        """Return the messages of the chunk."""
         return self.decoder.messages(self.chunk)
 
 
 class SessionSource:
-    """A session file behind the Source seam: each poll gives the messages of the next chunk.
-
-    ``growing``: a run still writes it; its last record is read once all of it is there.
+    """Source of a session file's messages: each poll returns the messages of the next chunk.
+    ``growing``: a run still writes the file; its last record is read once it is complete.
     """
 
     def __init__(self, path: Path, file: BinaryIO, growing: bool = False) -> None:
         self.path = path
         self._growing = growing
         self.end_ns: int | None = None
-        """When the last message was received, as the statistics say; None without them."""
+        """Time of the last message by the statistics; None without statistics."""
         self._file = file
         self._finished = False
         self._decoder = Decoder()
@@ -188,7 +187,7 @@ class SessionSource:
         return self._finished and not self._waiting
 
     def poll(self, timeout_ms: int) -> list[Message]:
-        """Return messages of the next chunk; empty at the end. Never waits."""
+        """Return the messages of the next chunk; empty at the end. Never waits."""
         while not self._waiting and not self._finished and self._has_next():
             self._waiting = self._next()
         messages, self._waiting = self._waiting, []
@@ -199,7 +198,7 @@ class SessionSource:
         self._file.close()
 
     def _begin(self) -> list[Message]:
-        """Read up to the run's metadata; refuse what is not a session of this format."""
+        """Read up to the run's metadata; refuse a file that is not a session of this format."""
         try:
             header = next(self._records)
             if not isinstance(header, Header) or header.profile != layout.PROFILE:
@@ -216,7 +215,7 @@ class SessionSource:
         return self._end(truncated=True)
 
     def _has_next(self) -> bool:
-        """Return whether all of the next record is there; where nobody writes it, whatever is."""
+        """Return whether the next record is complete; always true if the file does not grow."""
         if not self._growing:
             return True
         at = self._file.tell()
@@ -227,7 +226,7 @@ class SessionSource:
         return at + HEAD.size + int(HEAD.unpack(head)[1]) <= os.fstat(self._file.fileno()).st_size
 
     def _run(self, metadata: dict[str, str]) -> Message:
-        """Return the run's facts as a definition, for a file cut off before the hub's own."""
+        """Return the run's facts as a definition, for a file that ends before the hub's own."""
         check_versions(self.path, metadata)
         counted = read_statistics(self._file)
         if counted is not None and counted.message_count:
@@ -258,7 +257,7 @@ class SessionSource:
             return self._end(truncated=True)
 
     def _at_summary(self) -> bool:
-        """Return whether only the whole file's summary follows: what it says is known by now."""
+        """Return whether only the summary of the whole file follows, which has no new facts."""
         at = self._file.tell()
         place = appending.summary_place(self._file)
         self._file.seek(at)
@@ -273,7 +272,7 @@ class SessionSource:
 
 
 def check_versions(path: Path, metadata: dict[str, str]) -> None:
-    """Refuse a file of another format: SessionError."""
+    """Raise SessionError for a file of another format."""
     for name, known in (("format", layout.FORMAT), ("wire", wire.PROTOCOL_VERSION)):
         number = number_of(metadata.get(name))
         if number > known:
@@ -287,7 +286,7 @@ def check_versions(path: Path, metadata: dict[str, str]) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Say in one line why ``path`` cannot be read: SessionError."""
+    """Raise SessionError with the reason, in one line, why ``path`` cannot be read."""
     try:
         yield
     except FileNotFoundError:
@@ -300,7 +299,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def open_checked(path: Path, use: Callable[[BinaryIO], T]) -> T:
-    """Open a file that begins as a session does; return what ``use`` makes of it, which closes it.
+    """Open a file that begins like a session; return the result of ``use``, which closes the file.
     Raises SessionError, one line for the user."""
     with _reading(path):
         file: BinaryIO = open(path, "rb")  # noqa: SIM115 - open as long as what is made of it
@@ -316,8 +315,8 @@ def open_checked(path: Path, use: Callable[[BinaryIO], T]) -> T:
 
 
 def _session_in(path: Path, bundle: BinaryIO) -> BinaryIO:
-    """Return the session of a bundle, unpacked into a file without a name. It is the archive's
-    first member; nothing else of it is read, and no more unpacked than its size allows."""
+    """Return a bundle's session, unpacked into a file without a name. It is the archive's first
+    member; the rest is not read, and no more unpacked than the bundle's size allows."""
     left = FREE_BYTES + UNPACKED * bundle.seek(0, os.SEEK_END)
     bundle.seek(0)
     session = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as what is made of it
@@ -342,9 +341,8 @@ def open_session(path: str | Path) -> SessionSource:
 
 
 def load(path: str | Path, *, growing: bool = False) -> Store:
-    """Load a whole session file into a store. Raises SessionError.
-
-    ``growing``: a run is still writing the file, so that it has no end is as it should be.
+    """Load a whole session file into a store. Raises SessionError. ``growing``: a run is still
+    writing the file, so a missing end is no error.
     """
     source = open_session(path)
     store = Store()
@@ -371,7 +369,7 @@ def _check_magic(path: Path, file: BinaryIO) -> None:
 
 
 def unpack_chunk(chunk: Chunk) -> list[McapRecord]:
-    """Return a chunk's channels and messages; checks its size before unpacking, its CRC after."""
+    """Return a chunk's channels and messages; check the size before unpacking, the CRC after."""
     size = chunk.uncompressed_size
     if size > MAX_CHUNK_BYTES or chunk.compression not in ("zstd", ""):
         raise ValueError("chunk too large, or compressed in another way")
@@ -398,7 +396,7 @@ def unpack_chunk(chunk: Chunk) -> list[McapRecord]:
 
 
 def _message(body: bytes, begin: int, end: int) -> McapMessage:
-    """Return a message from these bytes of a chunk, as mcap reads it in a third of the time."""
+    """Return a message from these bytes of a chunk, like mcap's reader in a third of the time."""
     if end - begin < _MESSAGE.size:
         raise ValueError("a record longer than it says")
     channel, sequence, log_time, publish_time = _MESSAGE.unpack_from(body, begin)
@@ -407,12 +405,12 @@ def _message(body: bytes, begin: int, end: int) -> McapMessage:
 
 
 def number_of(text: str | None) -> int:
-    """Return a whole number of the metadata, which is text; 0: it is none."""
+    """Return a whole number from metadata, which is text; 0: not a number."""
     return whole(text) or 0
 
 
 def words_of(text: str) -> list[str]:
-    """Return a command line of the metadata, a JSON list; empty: it is none."""
+    """Return a command line from metadata, a JSON list; empty: not a list."""
     try:
         words = json.loads(text) if text else []
     except (ValueError, RecursionError):
@@ -421,16 +419,16 @@ def words_of(text: str) -> list[str]:
 
 
 class Growing:
-    """The newest part of a run's recording. A look costs what was written since the one before."""
+    """The newest part of a run's recording. A look costs as much as was written since the last."""
 
     def __init__(self, newest: Callable[[], Path]) -> None:
-        """``newest``: the path of the part that is written now; each part opens alone."""
+        """Set up; ``newest`` returns the path of the part being written; each part opens alone."""
         self._newest = newest
         self._source: SessionSource | None = None
         self.store = Store()
 
     def look(self) -> Store:
-        """Return the store with all whole chunks that are written by now."""
+        """Return the store with all whole chunks written so far."""
         path = self._newest()
         if self._source is None or self._source.path != path:
             self._open(path)

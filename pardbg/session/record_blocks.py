@@ -24,12 +24,12 @@ from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind
 
 MAX_RECORDS: Final = (64 << 20) // wire.RECORD_BYTES
-"""Records of one chunk; more is damage or malice."""
+"""Maximum number of records of one chunk; more is damage or malice."""
 PART_BYTES: Final = 1 << 20
-"""Batches that are encoded at a time: more leave the processor's caches. The blocks of one part
-have columns of the same widths."""
+"""Bytes of batches that are encoded together: more would leave the processor's caches. The blocks
+of one part have columns of the same widths."""
 MAX_PARTS: Final = 256
-"""Of one chunk."""
+"""Maximum number of parts of one chunk."""
 _FRAME: Final = wire.FRAME.size
 _FRAME_DTYPE: Final = np.dtype(
     [("version", "<u2"), ("flags", "<u2"), ("count", "<u4"), ("first", "<u8"), ("dropped", "<u8"),
@@ -54,12 +54,12 @@ RECORDS: Final = (
 ``start_ns``: t1 - t0; of an OP_DONE with its OP_ISSUE in the block, t0 less that one's; of a kind
 in FOLLOWS, t0 less the t1 of the record before it in the block."""
 FOLLOWS: Final = (Kind.ACTION, Kind.WAIT, Kind.PHASE)
-"""Kinds that begin where something else ended: that takes fewer bytes than their duration."""
+"""Kinds whose begin is stored relative to another end: that takes fewer bytes than a duration."""
 _FOLLOWS: Final = np.isin(np.arange(256), FOLLOWS)
 
 
 def is_batch(payload: bytes) -> bool:
-    """Return whether a payload is a record batch as FRAME says."""
+    """Return whether a payload is a record batch by its FRAME."""
     if len(payload) < _FRAME:
         return False
     count: int = wire.FRAME.unpack_from(payload)[2]
@@ -67,7 +67,7 @@ def is_batch(payload: bytes) -> bool:
 
 
 def encode(groups: Sequence[Numbered]) -> list[Block]:
-    """Return a block for each group: the batches of one process, each of which ``is_batch``."""
+    """Return a block for each group: one process's batches, each of which ``is_batch``."""
     blocks: list[Block] = []
     part: list[Numbered] = []
     num_bytes = 0
@@ -240,7 +240,7 @@ def _records(table: Table) -> NDArray[Any]:
 
 
 def _ends_before(ends: Ints, counts: Rows) -> Ints:
-    """Return for each record the end of the one before it in its block; of the first its own."""
+    """Return the end of the previous record in the block for each record; for the first its own."""
     before = np.empty_like(ends)
     before[1:] = ends[:-1]
     first = columns.begins_of(counts)[counts > 0]
@@ -249,7 +249,7 @@ def _ends_before(ends: Ints, counts: Rows) -> Ints:
 
 
 def _by_kind(kinds: NDArray[np.uint8], of: Rows) -> Rows:
-    """Order of the rows by block and kind, else as they came."""
+    """Return the order of the rows by block and kind, otherwise unchanged."""
     few = not len(of) or of[-1] < 256
     places: NDArray[Any] = of.astype(np.uint16 if few else np.uint32)  # 16 bits: a radix sort
     return np.argsort(places << 8 | kinds, kind="stable")
@@ -258,8 +258,8 @@ def _by_kind(kinds: NDArray[np.uint8], of: Rows) -> Rows:
 def _pairs(
     kinds: NDArray[np.uint8], records: NDArray[Any], order: Rows, of: Rows
 ) -> tuple[Rows, Rows]:  # fmt: skip
-    """Return sorted rows of OP_DONE, and for each the OP_ISSUE of the same op: its begin is in both
-    records. Which rows belong together may be wrong for nonsense; it is the same both ways."""
+    """Return sorted rows of OP_DONE, and for each the OP_ISSUE of the same op: both records have
+    its begin. Pairs may be wrong for malformed data; they are the same in both directions."""
     issued, done = np.flatnonzero(kinds == Kind.OP_ISSUE), np.flatnonzero(kinds == Kind.OP_DONE)
     if not len(issued) or not len(done):
         return done[:0], issued[:0]
@@ -272,7 +272,7 @@ def _pairs(
 
 
 def _op_keys(records: NDArray[Any], rows: Rows, of: Rows) -> Ints:
-    """Return what tells an op from others: block, group, P2P flag, sequence number."""
+    """Return a key that identifies an op: block, group, P2P flag, sequence number."""
     p2p = (records["flags"][rows] & np.uint16(Flag.P2P)) != 0
     keys: Ints = of << 49 | records["group_id"][rows].astype(np.int64) << 33
     keys |= p2p.astype(np.int64) << 32 | records["seq"][rows].astype(np.int64)

@@ -43,29 +43,29 @@ _NUMBERED: Final = (Key.OUTPUT.value, Key.CONTROL.value, Key.STATE.value)
 
 @dataclass(slots=True)
 class Repaired:
-    """What could be kept and what is gone."""
+    """Summary of a repair: what was kept and what was lost."""
 
     num_messages: int = 0
     num_chunks: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """[from, to) in the file: bytes that no longer make sense."""
+    """[from, to) in the file: bytes that are not valid any more."""
     lost_ns: list[tuple[int, int]] = field(default_factory=list)
-    """Stretches of time around each loss: last message before it, first one after."""
+    """Time spans around each loss: last message before it, first one after."""
     unknown_channel: int = 0
-    """Messages whose channel was defined in a lost chunk."""
+    """Number of messages whose channel was defined in a lost chunk."""
     expected_messages: int | None = None
-    """As many as the file said it had; None where that is lost, too."""
+    """Number of messages by the file's own count; None if the count is lost, too."""
     ended: bool = False
-    """The file's end is there."""
+    """Whether the file has its end."""
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing was lost."""
+        """Return whether no message was lost."""
         missing = (self.expected_messages or 0) > self.num_messages
         return self.ended and not (self.lost or self.unknown_channel or missing)
 
     def text(self) -> str:
-        """Return it as one line for users."""
+        """Return the summary as one line for users."""
         kept = f"kept {self.num_messages:,} messages in {self.num_chunks:,} chunks"
         said = []
         if self.expected_messages is not None and self.expected_messages > self.num_messages:
@@ -82,7 +82,7 @@ class Repaired:
 
 
 def repair(path: Path, output: Path) -> Repaired:
-    """Write to ``output`` what can be read of ``path``. Raises SessionError, OSError."""
+    """Write the readable content of ``path`` to ``output``. Raises SessionError, OSError."""
     file = reader.open_checked(path, lambda file: file)
     with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Repair(path, data).write(output)
@@ -95,12 +95,12 @@ class _Repair:
         self.decoder = reader.Decoder()
         self.metadata: dict[str, str] = {}
         self.end: dict[str, str] = {}
-        """What the file says of its end."""
+        """Metadata of the file about its end."""
         self.chunks: list[tuple[int, int]] = []
         self.unpackable = 2 * (reader.FREE_BYTES + reader.MOST_PACKED * len(data))
-        """Bytes that the survey still unpacks: each chunk of an honest file, twice."""
+        """Bytes that the survey may still unpack: each chunk of an honest file, twice."""
         self.losses_before: set[int] = set()
-        """Indices of chunks in front of which something is lost."""
+        """Indices of chunks before which something was lost."""
 
     def write(self, output: Path) -> Repaired:
         self._survey()
@@ -140,7 +140,7 @@ class _Repair:
     # -- finding what is whole
 
     def _survey(self) -> None:
-        """Walk over the whole file once: chunks, channels, metadata, and what makes no sense."""
+        """Scan the whole file once: chunks, channels, metadata, and invalid bytes."""
         at, size = len(MCAP0_MAGIC), len(self.data)
         while at < size - _HEAD:
             end = self._record(at)
@@ -155,7 +155,7 @@ class _Repair:
                 at = end
 
     def _record(self, at: int) -> int | None:
-        """Take the record at ``at``; where it ends, or None if it makes no sense."""
+        """Take the record at ``at``; return its end, or None if it is not valid."""
         opcode = self.data[at]
         length = int.from_bytes(self.data[at + 1 : at + _HEAD], "little")
         end = at + _HEAD + length
@@ -221,7 +221,7 @@ class _Repair:
             self.done.ended = True
 
     def _expect(self, count: int) -> None:
-        """The statistics count a pack as one, the end's metadata no bookmarks put in later."""
+        """Note the expected count of messages, which leaves out bookmarks put in later."""
         self.done.expected_messages = max(self.done.expected_messages or 0, count)
 
     def _next_chunk(self, start: int) -> int | None:
@@ -241,7 +241,7 @@ class _Repair:
     # -- what is in it
 
     def _messages(self, begin: int, end: int) -> list[Message]:
-        """Of a chunk; none where its CRC is good and its content makes no sense all the same."""
+        """Return the messages of a chunk; none if its CRC is good but its content is invalid."""
         records = reader.unpack_chunk(self._chunk(begin, end))
         try:
             found = self.decoder.messages_of(records)

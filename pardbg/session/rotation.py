@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pardbg.session.writer import RunFacts, SessionWriter
 
 Wire = tuple[bytes, bytes]
-"""[key, payload] as it travels."""
+"""[key, payload] as sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """When a part is full; 0: never. ``keep``: how many parts are kept, 0: all."""
+    """Limits of a part; 0: no limit. ``keep``: number of parts that are kept, 0: all."""
 
     max_bytes: int = 0
     max_ns: int = 0
@@ -38,13 +38,13 @@ UNLIMITED: Final = PartLimits()
 
 
 def part_path(first: Path, number: int) -> Path:
-    """Part 1 has the name that was asked for, part 2 is ``S.0002.mcap``."""
+    """Return the path of a part: part 1 has the requested name, part 2 is ``S.0002.mcap``."""
     return first if number <= 1 else first.with_name(f"{first.stem}.{number:04}{first.suffix}")
 
 
 @dataclass(slots=True)
 class Rotation:
-    """Which part is written, and when the next one begins."""
+    """Rotation of a recording: the part being written, and when the next one begins."""
 
     number: int
     first: Path
@@ -52,17 +52,17 @@ class Rotation:
     limits: PartLimits
     began_ns: int
     repeat: Callable[[int], Iterable[Wire]] = lambda number: ()
-    """What part ``number`` begins with: definitions, and which part it is."""
+    """Function that returns the first messages of part ``number``: definitions, and the number."""
 
     def turn(self, writer: SessionWriter, now: int) -> SessionWriter:
-        """Return the writer to go on with: the next part's if this one is full. Raises OSError."""
+        """Return the writer to use: the next part's if this one is full. Raises OSError."""
         limits = self.limits
         full = limits.max_bytes and writer.num_bytes >= limits.max_bytes
         old = limits.max_ns and now - self.began_ns >= limits.max_ns
         return self._next(writer, now) if full or old else writer
 
     def _next(self, before: SessionWriter, now: int) -> SessionWriter:
-        """The next part, whole from its first message on; then this one ends, the oldest goes."""
+        """Begin the next part with all definitions; then end this part and drop the oldest."""
         import msgpack
 
         from pardbg.session.writer import SessionWriter

@@ -1,4 +1,4 @@
-"""Source lines around a frame: from the file it names, or from this directory's copy of it."""
+"""Source lines around a frame: from the named file, or from a copy of it in this directory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 
 MAX_BYTES: Final = 4 << 20
 AROUND: Final = 40
-"""Lines kept before and after the current one."""
+"""Number of lines kept before and after the current one."""
 _MAX_SUFFIX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a file, as a stack names it."""
+    """A line of a file, as named in a stack."""
 
     file: str
     line: int
 
 
 def place_of(text: str) -> Place | None:
-    """Return the place that ``file:line`` names; None: it names none."""
+    """Return the place named by ``file:line``; None: the text names no place."""
     file, _, number = text.rpartition(":")
     return Place(file, int(number)) if file and number.isdecimal() else None
 
@@ -36,12 +36,12 @@ class SourceLines:
     """Number of the first line."""
     lines: tuple[str, ...]
     note: str = ""
-    """Why there are none, or that it is a copy."""
+    """Reason why there are no lines, or a note that they are from a copy."""
 
 
 def source_around(place: Place) -> SourceLines:
-    """Return the lines around ``place``. Never raises: what cannot be read is a note. A session
-    says any path it likes, so only regular files of a bounded size are read."""
+    """Return the lines around ``place``. Never raises: an unreadable file becomes a note. A session
+    can contain any path, so only regular files of a bounded size are read."""
     if place.file.startswith("<") or place.line < 1:
         return SourceLines(place, 1, (), "no source: it is not in a file")
     path = _found(place.file)
@@ -62,7 +62,7 @@ def source_around(place: Place) -> SourceLines:
 
 
 def _found(file: str) -> Path | None:
-    """The file itself; else the one under this directory whose path ends alike."""
+    """Return the named file; else a file under this directory whose path has the same end."""
     parts = PurePath(file).parts
     tails = [Path(*parts[-number:]) for number in range(min(len(parts), _MAX_SUFFIX), 1, -1)]
     for path in (Path(file), *tails):

@@ -31,18 +31,18 @@ from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key
 
 CHUNK_BYTES: Final = 1 << 20
-"""Payloads of a chunk, together, before they are packed."""
+"""Bytes of a chunk's payloads, before packing."""
 PROCESS_BYTES: Final = 1 << 16
-"""A chunk may be larger if it has so many bytes of each process: small blocks cost more."""
+"""Bytes of each process up to which a chunk may be larger: small blocks cost more."""
 MAX_CHUNK_BYTES: Final = 8 << 20
 FLUSH_NS: Final = 2_000_000_000
-"""A chunk is closed after this long. Records that a killed hub had in it are in the rings, output
-is in its files: the next hub takes them again."""
+"""Maximum age of a chunk before it is closed. A killed hub's unwritten records are in the rings,
+output is in its files: the next hub reads them again."""
 CONTROL_FLUSH_NS: Final = 500_000_000
-"""After a CONTROL message, which nobody else has."""
+"""Maximum age of a chunk after a CONTROL message, which is stored nowhere else."""
 REPLAY_BYTES: Final = 16 << 20
-"""Unpacked size of the newest chunks that are read when a session goes on: the history that late
-viewers get (some 30 to 60 MiB as it was sent)."""
+"""Unpacked size of the newest chunks that are read when a session is resumed: the history for late
+viewers (some 30 to 60 MiB as it was sent)."""
 _MAX_NS: Final = 1 << 62
 _DEFINITION: Final = Key.DEFINITION.value
 _RECORDS: Final = Key.RECORDS.value
@@ -50,7 +50,7 @@ _RECORDS: Final = Key.RECORDS.value
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the file says of the run as a whole."""
+    """Facts of the whole run in the file."""
 
     run: str
     name: str
@@ -59,9 +59,9 @@ class RunFacts:
     cwd: str
     recipe: str
     t_ns: int
-    """An instant on CLOCK_MONOTONIC …"""
+    """A moment on CLOCK_MONOTONIC …"""
     wall_ns: int
-    """… and the same on the wall clock, epoch ns."""
+    """… and the same moment on the wall clock, epoch ns."""
 
     def metadata(self) -> dict[str, str]:
         """Return the ``pardbg.run`` metadata."""
@@ -79,15 +79,15 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """State of a recording up to an offset, with which a killed writer's successor reads on."""
+    """State of a recording up to an offset, from which a killed writer's successor continues."""
 
     offset: int
-    """Of the end of a whole chunk."""
+    """Offset of the end of a whole chunk."""
     index: bytes
-    """Channels and statistics up to there, as MCAP records."""
+    """Channels and statistics up to that offset, as MCAP records."""
 
     def summary(self) -> Summary:
-        """Return the index; an empty one where it makes no sense."""
+        """Return the index; an empty one if it is not valid."""
         try:
             found = appending.parsed(self.index)
         except DAMAGED:
@@ -99,35 +99,35 @@ NOTHING_KNOWN: Final = Known(0, b"")
 
 
 class SessionWriter:
-    """Appends messages. Raises OSError where the file cannot be written."""
+    """Writer that appends messages. Raises OSError if the file cannot be written."""
 
     def __init__(self, path: Path, facts: RunFacts, left: Left | None = None) -> None:
-        """``left``: what stands in the file, behind which to go on; ValueError where its channels
-        are not numbered as a writer does."""
+        """Open or continue the file. ``left``: the existing contents of the file; ValueError if its
+        channels' ids are not a writer's."""
         self.path = path
         self.num_messages = self.num_written = 0
-        """In all, and of them in whole chunks in the file."""
+        """Number of messages, and of those in whole chunks in the file."""
         self.written_ns = 0
-        """When the newest of those was received."""
+        """Time of receipt of the newest message in a whole chunk."""
         self.on_chunk: Callable[[StoredChunk], None] = lambda chunk: None
-        """Called with each chunk that was written: what came since the one before."""
+        """Function called with each written chunk: the messages since the one before."""
         self._waiting: list[Message] = []
         self._waiting_bytes = 0
         self._limit_bytes = CHUNK_BYTES
         self._close_ns = 0
-        """When the chunk in progress is old enough."""
+        """Time at which the chunk in progress is closed."""
         self._last_ns = 0
         self._channels: dict[bytes, int] = {}
-        """Channel by key; of the empty key: that of messages with their own."""
+        """Key -> channel; the empty key is for messages with their own keys."""
         self._prefixes: dict[bytes, str] = {}
-        """Beginnings of processes' topics."""
+        """Process -> prefix of its topics."""
         self._decoder = Decoder()
         self._to_wall_ns = facts.wall_ns - facts.t_ns
         self._before = left.summary if left is not None else None
         self._summary = self._before or appending.empty_summary()
-        """Channels of the whole file; the rest is of what it had before this writer."""
+        """Channels of the whole file; the rest describes the file before this writer."""
         self._counts = Counter[int]()
-        """Messages of this writer, by channel."""
+        """Number of this writer's messages, by channel."""
         self._file: BinaryIO = open(path, "r+b" if left else "w+b")  # noqa: SIM115
         if left is None:
             self._mcap = appending.make_writer(self._file)
@@ -153,7 +153,7 @@ class SessionWriter:
                 self._prefixes[proc] = channel.topic.rpartition("/")[0]
 
     def write(self, key: bytes, payload: bytes, received_ns: int) -> None:
-        """Record one message."""
+        """Write a message into the chunk in progress."""
         received_ns = self._last_ns = max(min(received_ns, _MAX_NS), self._last_ns)
         if not self._waiting:
             self._close_ns = received_ns + FLUSH_NS
@@ -166,13 +166,13 @@ class SessionWriter:
             self.flush()
 
     def began_with(self, num_messages: int, newest_ns: int) -> None:
-        """Note what the file had before: number of messages, when the newest was received."""
+        """Note the file's earlier contents: number of messages, time of receipt of the newest."""
         self.num_messages = self.num_written = num_messages
         self._last_ns = self.written_ns = newest_ns
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file so far, less the chunk in progress (at most MAX_CHUNK_BYTES, packed)."""
+        """Size of the file, without the chunk in progress (at most MAX_CHUNK_BYTES, packed)."""
         return self._file.tell()
 
     def known(self) -> Known:
@@ -186,12 +186,12 @@ class SessionWriter:
         return Known(self.num_bytes, appending.built(out))
 
     def tick(self, now: int) -> None:
-        """Close the chunk in progress when it is old enough."""
+        """Close the chunk in progress if it is old enough."""
         if self._waiting and now >= self._close_ns:
             self.flush()
 
     def flush(self) -> None:
-        """Close the chunk in progress; what was written so far survives a killed hub."""
+        """Close the chunk in progress; written data survives a killed hub."""
         messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if messages:
             begin = self._file.tell()
@@ -206,7 +206,7 @@ class SessionWriter:
         return chunk_record(os.pread(self._file.fileno(), size, begin))
 
     def close(self, code: int | None = None, hub_restarts: int = 0) -> None:
-        """End the file properly: metadata, index, summary."""
+        """Write the end of the file: metadata, index, summary."""
         facts = {
             "code": "" if code is None else str(code),
             "hub_restarts": str(hub_restarts),
@@ -218,7 +218,7 @@ class SessionWriter:
         self._file.close()
 
     def abandon(self) -> None:
-        """Let go of a file that cannot be written any more."""
+        """Close a file that cannot be written any more."""
         try:
             self._file.close()
         except OSError:
@@ -264,7 +264,7 @@ class SessionWriter:
         )  # fmt: skip
 
     def _has_channel(self, key: bytes, messages: Sequence[Message]) -> bool:
-        """Return whether a key has a channel of its own, which it gets now if there is room."""
+        """Return whether a key has its own channel; registers one if there is room."""
         if key not in self._channels:
             channel = layout.channel_of(key, self._prefix(key, messages))
             if channel is None or (key and len(self._summary.channels) >= layout.MAX_CHANNELS):
@@ -273,7 +273,7 @@ class SessionWriter:
         return True
 
     def _prefix(self, key: bytes, messages: Sequence[Message]) -> str:
-        """Return what the topics of the key's process begin with: its rank, if it is known."""
+        """Return the prefix of the key's process's topics, by rank if the rank is known."""
         proc = key[1:]
         if proc not in self._prefixes:
             ranks = map(_rank_of, messages) if key[:1] == _DEFINITION else ()
@@ -300,16 +300,16 @@ def _rank_of(message: Message) -> int | None:
 
 
 Seen = Callable[[StoredChunk, int, list[Message]], None]
-"""Gets a chunk that was kept, its offset, and its messages."""
+"""Function that gets a kept chunk, the chunk's offset, and its messages."""
 
 
 def resume(
     path: Path, facts: RunFacts, seen: Seen = lambda *_: None, known: Known = NOTHING_KNOWN
 ) -> SessionWriter:
-    """Go on with a session whose writer was killed, behind its last whole chunk: what is in the
-    file stays as it is and, but for its end, unread. ``seen`` gets the chunks that are not
-    ``known``, and the last REPLAY_BYTES. A file without its beginning has nothing else, and is
-    begun again. Raises OSError, and ValueError where channels are missing."""
+    """Continue a session whose writer was killed, behind the last whole chunk: the contents are
+    kept and, except for their end, not read. ``seen`` gets the chunks after ``known``, and the last
+    REPLAY_BYTES. A file without a valid begin is begun again. Raises OSError, and ValueError if
+    channels are missing."""
     with open(path, "rb", buffering=0) as file:
         left = appending.survey(file)
         if left.metadata.get("format") != str(layout.FORMAT):
@@ -322,7 +322,7 @@ def resume(
 
 def _read_on(file: BinaryIO, left: Left, known: Known, seen: Seen) -> tuple[Decoder, int]:
     """Read the file's newest chunks; add channels and numbers of messages to ``left``, which ends
-    before the first damaged one. Return what decoded them, and when the last message came."""
+    before the first damaged one. Return their decoder, and the last message's time of receipt."""
     if known.offset > left.data_end:
         known = NOTHING_KNOWN
     before, counts = known.summary(), Counter[int]()

@@ -1,1 +1,1 @@
-"""A session for other tools: a trace for Perfetto, tables for pandas and its kin."""
+"""Export of a session for other tools: a trace for Perfetto, tables for pandas and the like."""

@@ -1,6 +1,5 @@
-"""One kind of record of many processes, one below the other.
-
-Ten thousand ranks of a few rows each take a few calls of numpy's, instead of a few for each.
+"""Records of one kind of many processes, one process after the other. Ten thousand ranks of a few
+rows each take a few numpy calls, instead of a few for each.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Array = NDArray[Any]
 
 
 class Gathered:
-    """Tables of processes. Of one table, columns are its own memory."""
+    """Joined tables of several processes; a single table's columns are not copied."""
 
     def __init__(self, parts: Sequence[tuple[Process, Table]]) -> None:
         self.processes = [process for process, _ in parts]
@@ -30,18 +29,18 @@ class Gathered:
         return sum(self._counts)
 
     def col(self, name: str) -> Array:
-        """Return one column, process by process, oldest row first. Do not write to it."""
+        """Return one column, process by process, oldest row first. Callers must not write to it."""
         if name not in self._columns:
             parts = [table.col(name) for table in self._tables or [Table("t1_ns", None)]]
             self._columns[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
         return self._columns[name]
 
     def each(self, values: Sequence[int]) -> Array:
-        """Return what is so of each process, for each of its rows."""
+        """Return values per process as an array with the process's value for each of its rows."""
         return np.repeat(np.array(values, np.int64), self._counts)
 
     def who(self) -> Array:
-        """Return the place of each row's process."""
+        """Return the index of each row's process."""
         return self.each(range(len(self.processes)))
 
     def tuples(self, *names: str) -> Iterator[Any]:
@@ -49,14 +48,15 @@ class Gathered:
         return zip(*(self.col(name).tolist() for name in names), strict=True)
 
     def combined(self, *names: str) -> tuple[Array, list[tuple[int, ...]]]:
-        """Return each row's combination by number, and these: (process's place, these columns)."""
+        """Return each row's combination by number, and all: (process's index, these columns)."""
         if names not in self._combined:
             columns = [self.who(), *(self.col(name).astype(np.int64) for name in names)]
             self._combined[names] = _unique(columns)
         return self._combined[names]
 
     def by_id(self, name: str, value: Callable[[Process, int], int]) -> Array:
-        """Return a number for each row: what an id in this column stands for in its process."""
+        """Return a number for each row: the meaning of an id of this column in the row's
+        process."""
         inverse, keys = self.combined(name)
         found: Array = np.array([value(self.processes[at], i) for at, i in keys], np.int64)
         return found[inverse]

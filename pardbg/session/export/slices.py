@@ -31,7 +31,7 @@ _LANE_OF: Final = {
 }  # fmt: skip
 OP_LANES: Final = (_LANE_OF["done"], _LANE_OF["done_p2p"])
 _NO_SLICES: Final = ("memory", "metric", "reached")
-"""Counters; what other tables have, too."""
+"""Record kinds without slices: counters, and kinds contained in other tables."""
 _RECOMPUTE: Final = int(Flag.RECOMPUTE)
 _FAILED: Final = int(Flag.FAILED)
 
@@ -41,7 +41,7 @@ class Slices:
     """Slices of some processes."""
 
     who: Array
-    """Place of the process, per slice."""
+    """Index of the process, per slice."""
     lane: Array
     t0_ns: Array
     t1_ns: Array
@@ -50,11 +50,11 @@ class Slices:
     heads: list[str]
     """``"name":…,"cat":…,"args":{…`` as JSON."""
     bodies: list[str]
-    """The rest of the arguments, per slice."""
+    """Remaining arguments of each slice, as JSON."""
 
 
 def slices(processes: Sequence[Process], end_ns: int) -> Slices | None:
-    """Return everything with a begin and an end; open ops last until ``end_ns``. None: nothing."""
+    """Return slices for all with a begin and an end; open ops last until ``end_ns``. None: none."""
     parts = list(_parts(processes, end_ns))
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -71,7 +71,7 @@ def slices(processes: Sequence[Process], end_ns: int) -> Slices | None:
 
 
 def gathered(processes: Sequence[Process], name: str) -> tuple[Gathered, Array]:
-    """Return a table of these processes, and the place of each row's process among them."""
+    """Return a table of these processes' records, and the index of each row's process."""
     tables = [process.table(name) for process in processes]
     there = [at for at, table in enumerate(tables) if len(table)]
     rows = Gathered([(processes[at], tables[at]) for at in there])
@@ -140,7 +140,7 @@ def _ops(rows: Gathered, who: Array, lane: int, done: bool) -> Slices:
 def _open_ops(
     processes: Sequence[Process], name: str, rows: Gathered, who: Array, end_ns: int
 ) -> Iterator[Slices]:
-    """What was issued and has no completion."""
+    """Yield slices of ops that were issued and not completed."""
     name = name.replace("issue", "done")
     open_rows = _without(rows, who, *gathered(processes, name))
     if not len(open_rows):
@@ -153,7 +153,7 @@ def _open_ops(
 
 
 def _without(issued: Gathered, of_issued: Array, done: Gathered, of_done: Array) -> Array:
-    """Rows of ops that were issued and are not among those that are done."""
+    """Return the rows of issued ops that are not among the completed ones."""
     ids = [(rows.col("group_id").astype(np.int64) << 32 | rows.col("seq").astype(np.int64), who)
            for rows, who in ((issued, of_issued), (done, of_done))]  # fmt: skip
     keys = np.concatenate([key for key, _ in ids])
@@ -176,7 +176,7 @@ def _op_text(
     op: str, dtype: str, reduce: str, tag: int, key: str, shown: str, peer: int, mb: int,
     flags: int, done: bool,
 ) -> str:  # fmt: skip
-    """Ranks that do the same have it once."""
+    """Return the JSON head of an op; cached, since ranks that do the same share it."""
     args: dict[str, Any] = {"dtype": dtype, "group": key}
     words = [op]
     if flags & Flag.P2P:
@@ -232,13 +232,12 @@ _DESCRIBE: Final[dict[str, Callable[..., str]]] = {
 
 
 MAX_ROWS = 16
-"""Maximum number of rows; further slices share the last."""
+"""Maximum number of rows of a lane; further slices share the last row."""
 
 
 def nesting_rows(begins: Array, ends: Array, apart: Array) -> tuple[Array, Array]:
-    """Return (order by begin, the row of each in that order), for each number in ``apart``.
-
-    In one row a slice begins after the one before it has ended, or lies whole within it.
+    """Return (order by begin, the row of each slice in that order), for each number in ``apart``.
+    In a row a slice begins after the one before it has ended, or lies within it.
     """
     order = np.lexsort((-ends, begins, apart))
     t0, t1, groups = begins[order], ends[order], apart[order]
@@ -251,7 +250,8 @@ def nesting_rows(begins: Array, ends: Array, apart: Array) -> tuple[Array, Array
 
 
 def _spread(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """First row that fits; each row keeps the ends of what is still open in it, innermost last."""
+    """Return each slice's first row with room; rows keep the ends of open slices, innermost
+    last."""
     rows: list[list[int]] = [[]]
     placed = []
     for t0, t1 in zip(begins, ends, strict=True):

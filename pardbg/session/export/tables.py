@@ -30,7 +30,7 @@ Type = Literal["int", "float", "bool", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: where it comes from, and what it says."""
+    """A column of an exported table: its source, and its description."""
 
     name: str
     type: Type
@@ -39,7 +39,7 @@ class Column:
     ``done`` or ``process.rank``."""
     doc: str
     absent: int | None = None
-    """The record's value for *not known*; such a cell is null (empty in CSV)."""
+    """Record's value for *not known*, exported as null (empty in CSV); None: there is none."""
 
 
 Columns = tuple[Column, ...]
@@ -54,8 +54,8 @@ def _column(row: str) -> Column:
 
 
 def _parse() -> dict[str, Columns]:
-    """Return the sections of ``schema.txt``: ``record KIND`` (``*``: a kind without one of its
-    own), ``table NAME`` of what is not records, and ``part NAME``, which ``@NAME`` stands for."""
+    """Return the sections of ``schema.txt``: ``record KIND`` (``*``: all other kinds), ``table
+    NAME`` of other data than records, and ``part NAME``, which ``@NAME`` stands for."""
     found: dict[str, Columns] = {}
     text = resources.files("pardbg.session.export").joinpath("schema.txt").read_text("utf-8")
     for row in text.splitlines():
@@ -76,27 +76,27 @@ def _named(what: str) -> dict[str, Columns]:
 RECORDS: Final = _named("record ")
 """Record kind -> its columns, in order."""
 OTHER_RECORD: Final = RECORDS.pop("*")
-"""Columns of a record kind that has none of its own above."""
+"""Columns of record kinds without an entry in RECORDS."""
 OTHERS: Final = _named("table ")
-"""Tables of what is not records -> their columns, in order."""
+"""Tables of data other than records -> their columns, in order."""
 
 
 SPLIT: Final = {"op_issue": ("issue", "issue_p2p"), "op_done": ("done", "done_p2p")}
-"""Record kinds that the store keeps in two tables."""
+"""Record kinds that the store keeps in two tables -> these tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One column. Text is ``texts[data]``."""
+    """Values of one column. Text is ``texts[data]``."""
 
     column: Column
     data: Array
     valid: Array | None = None
-    """Which cells are known; None: all."""
+    """Mask of known cells; None: all are known."""
     texts: tuple[str, ...] = ()
 
     def cells(self) -> list[Any]:
-        """Return Python values, None for unknown."""
+        """Return the cells as Python values, None for unknown ones."""
         if self.column.type == "text":
             found: list[Any] = np.array([*self.texts, ""], dtype=object)[self.data].tolist()
         else:
@@ -108,7 +108,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table."""
+    """A table with its columns and values."""
 
     name: str
     columns: tuple[Values, ...]
@@ -119,13 +119,13 @@ class Sheet:
 
 
 def kinds() -> list[str]:
-    """Record kinds that an export has a table for, in order."""
+    """Return the record kinds that an export has a table for, in order."""
     split = {part for parts in SPLIT.values() for part in parts}
     return [*RECORDS, *(name for name in TABLE_NAMES if name not in RECORDS and name not in split)]
 
 
 def sheets(store: Store) -> Iterable[Sheet]:
-    """Return every table that has rows, one after the other."""
+    """Yield every table that has rows, one after the other."""
     store.settle()
     for kind in kinds():
         sheet = records(store, kind)
@@ -138,7 +138,7 @@ def sheets(store: Store) -> Iterable[Sheet]:
 
 
 def records(store: Store, kind: str, rank: int | None = None) -> Sheet:
-    """Return the table of one of ``kinds``, perhaps of one rank only."""
+    """Return the table of one of ``kinds``, optionally of one rank only."""
     store.settle()
     columns = RECORDS.get(kind, OTHER_RECORD)
     names = SPLIT.get(kind, (kind,))
@@ -249,7 +249,7 @@ _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
 
 
 def write_csv(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
-    """``<table>.csv`` each, a header line first; an unknown cell is empty. Rows per table."""
+    """Write ``<table>.csv`` each, a header line first; unknown is empty. Return rows by table."""
     written = {}
     for sheet in sheets:
         with open(folder / f"{sheet.name}.csv", "w", newline="", encoding="utf-8") as file:
@@ -262,7 +262,7 @@ def write_csv(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
 
 
 def _csv_cells(values: Values) -> list[Any]:
-    """True and False as 1 and 0, which every reader takes for numbers; texts without formulas."""
+    """Return CSV cells: booleans as 1 and 0, which every reader takes; texts without formulas."""
     if values.column.type == "text":
         return replace(values, texts=tuple(map(plain_cell, values.texts))).cells()
     cells = values.cells()
@@ -270,8 +270,8 @@ def _csv_cells(values: Values) -> list[Any]:
 
 
 def write_parquet(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
-    """Write a dataset ``<table>/`` each, zstd: a file for each block of ranks (and each FILE_ROWS
-    rows of it), sorted by time. Raises UserError before anything is written."""
+    """Write a dataset ``<table>/`` for each table, zstd: a file for each block of ranks (and each
+    FILE_ROWS rows of it), sorted by time. Raises UserError before anything is written."""
     if find_spec("pyarrow") is None:
         raise UserError("parquet needs pyarrow: pip install 'pardbg[export]'")
     import pyarrow as pa
@@ -296,11 +296,11 @@ def write_parquet(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
 BLOCK_RANKS: Final = 64
 FILE_ROWS: Final = 1 << 20
 GROUP_ROWS: Final = 1 << 17
-"""A reader skips row groups by their least and greatest time."""
+"""Maximum rows of a row group: readers skip groups by their minimum and maximum time."""
 
 
 def _blocks(sheet: Sheet) -> Iterable[tuple[str, Array]]:
-    """(name, rows in order of time): ``ranks-0-63``, ``ranks-0-63.1`` …; ``all`` without ranks."""
+    """Yield (name, rows by time): ``ranks-0-63``, ``ranks-0-63.1`` …; ``all`` without ranks."""
     by_name = {values.column.name: values.data for values in sheet.columns}
     ranks = by_name.get("rank", np.zeros(sheet.num_rows, np.int64))
     times = next((by_name[name] for name in ("t1_ns", "t_ns", "t0_ns") if name in by_name), ranks)

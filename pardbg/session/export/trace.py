@@ -35,11 +35,11 @@ class Flow:
     kind: str
     """``p2p`` or ``collective``."""
     stops: tuple[tuple[int, int, int], ...]
-    """(rank, begin of the op there, where the arrow touches it), ns."""
+    """(rank, begin of the rank's op, time at which the arrow touches it), ns."""
 
 
 def flows(view: View) -> Iterator[Flow]:
-    """From each send to its receive; through a collective's arrivals, the last one at the end."""
+    """Yield arrows: from each send to its receive; through a collective's arrivals to the last."""
     for pair in p2p_rows(view, None):
         if pair.send_ns is None or pair.recv_ns is None:
             continue
@@ -54,7 +54,7 @@ def flows(view: View) -> Iterator[Flow]:
 
 
 COMPRESSION: Final = 1
-"""Of a trace made for one look: level 6 makes it a fifth smaller and takes three times."""
+"""gzip level of a trace for a single look: level 6 saves a fifth and takes three times as long."""
 _ROWS_PER_LANE: Final = 100
 _LANES_UP_TO: Final = 16
 _DIGITS: Final = np.array([f"{ns:03}" for ns in range(1000)], object)
@@ -62,7 +62,7 @@ _DIGITS: Final = np.array([f"{ns:03}" for ns in range(1000)], object)
 
 @dataclass(slots=True)
 class Counts:
-    """What was written."""
+    """Numbers of what was written to a trace."""
 
     slices: int = 0
     counters: int = 0
@@ -73,11 +73,11 @@ class Counts:
 class _Place:
     pid: int
     tids: dict[int, int] = field(default_factory=dict)
-    """begin of an op's slice -> its thread"""
+    """begin of an op's slice -> the slice's thread"""
 
 
 def write_trace(store: Store, path: Path) -> Counts:
-    """Write the whole run; gzipped unless ``path`` ends in ``.json``."""
+    """Write a trace of the whole run; gzipped unless ``path`` ends in ``.json``."""
     store.settle()
     view, counts = View(store, None), Counts()
     with _open(path) as out:
@@ -111,7 +111,7 @@ def _open(path: Path) -> IO[str]:
 
 
 def _places(view: View) -> Iterator[tuple[Process, _Place]]:
-    """A pid per process: its rank, where no newer process has that."""
+    """Yield each process with its pid: its rank, unless a newer process has this rank."""
     for at, process in enumerate(view.store.of_part()):
         shown = process.rank is not None and view.ranks.get(process.rank) is process
         pid = process.rank if shown and process.rank is not None else 1_000_000 + at
@@ -119,7 +119,7 @@ def _places(view: View) -> Iterator[tuple[Process, _Place]]:
 
 
 _BATCH_ROWS: Final = 1 << 16
-"""At a time, of processes that have fewer each."""
+"""Maximum rows of processes that are written together."""
 _Batch = Sequence[tuple[Process, _Place]]
 
 
@@ -138,7 +138,7 @@ def _batches(places: Iterable[tuple[Process, _Place]]) -> Iterator[_Batch]:
 
 
 def _processes(view: View, batch: _Batch, counts: Counts) -> Iterator[list[str]]:
-    """Lines of each process: its name, its slices, its threads, its counters."""
+    """Yield the lines of each process: its name, its slices, its threads, its counters."""
     found = slices([process for process, _ in batch], view.end_ns)
     drawn = {} if found is None else _drawn(found, batch, view.begin_ns)
     numbers = _counters(view, batch)
@@ -157,7 +157,7 @@ def _processes(view: View, batch: _Batch, counts: Counts) -> Iterator[list[str]]
 def _drawn(
     found: Slices, batch: _Batch, begin_ns: int
 ) -> dict[int, tuple[list[str], dict[int, int]]]:
-    """Place of a process -> its slices, and the last row of each lane."""
+    """Return index of a process -> its slices, and the last row of each of its lanes."""
     apart = found.who * _LANES_UP_TO + found.lane
     order, rows = nesting_rows(found.t0_ns, found.t1_ns, apart)
     tids = found.lane[order] * _ROWS_PER_LANE + rows
@@ -198,7 +198,7 @@ def _micros(ns: Array) -> tuple[Array, Array]:
 
 
 def _note_ops(found: Slices, order: Array, tids: Array, batch: _Batch) -> None:
-    """Where arrows touch."""
+    """Note the thread of each op's slice, for arrows."""
     ops = np.isin(found.lane[order], OP_LANES)
     columns = (found.who[order][ops], found.t0_ns[order][ops], tids[ops])
     for at, begun, tid in zip(*(column.tolist() for column in columns), strict=True):
@@ -229,8 +229,8 @@ def _meta(name: str, pid: int, tid: int, key: str, value: str | int) -> str:
 
 
 def _counters(view: View, batch: _Batch) -> dict[int, list[str]]:
-    """Memory by name and stage, and the program's numbers. Those that are not finite are marks:
-    JSON has no word for them."""
+    """Return counters of memory by name and stage, and of the program's numbers. Numbers that are
+    not finite become marks, since JSON cannot express them."""
     lines: dict[int, list[str]] = {}
     processes = [process for process, _ in batch]
     rows, who = gathered(processes, "memory")
@@ -283,7 +283,7 @@ def _instants(view: View) -> list[str]:
 
 
 def _flow_events(view: View, places: Mapping[int, _Place], counts: Counts) -> Iterator[str]:
-    """Arrows between ops' slices: s begins one, t passes on, f ends it."""
+    """Yield arrows between ops' slices: event s begins an arrow, t continues it, f ends it."""
     for number, flow in enumerate(flows(view)):
         stops = [
             (places[rank], places[rank].tids.get(begun), t)

@@ -1,4 +1,3 @@
-"""Evidence that other tools left, as sessions: Flight Recorder dumps and profiler traces.
-
-What a source does not say is left out, never guessed; ``Imported.lacks`` says what that is.
+"""Importers of other tools' evidence as sessions: Flight Recorder dumps and profiler traces. Facts
+that a source lacks are left out, never guessed; ``Imported.lacks`` lists them.
 """

@@ -1,4 +1,4 @@
-"""Builds a session out of what other tools recorded: definitions and records as an agent's."""
+"""Builder of sessions from other tools' data: definitions and records like an agent's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INT32: Final = (1 << 32) - 1
 
 @dataclass(slots=True)
 class Imported:
-    """What was made of the files."""
+    """Summary of an import."""
 
     source: str
     """``Flight Recorder dumps`` or ``profiler traces``."""
@@ -39,12 +39,12 @@ class Imported:
     num_records: int = 0
     num_ops: int = 0
     lacks: list[str] = field(default_factory=list)
-    """What these files do not say, in words."""
+    """Descriptions of facts that the files lack."""
     command: str = "import"
 
 
 class RankBuild:
-    """One rank: interns its names, ops and groups, keeps its records. Times: epoch ns."""
+    """Data of one rank: interns its names, ops and groups, keeps its records. Times: epoch ns."""
 
     def __init__(self, rank: int, world: int, host: str, pid: int, backend: str) -> None:
         self.rank, self.host = rank, host
@@ -79,7 +79,7 @@ class RankBuild:
         return self._ids[key]
 
     def group(self, key: str, name: str, ranks: Sequence[int]) -> int:
-        """Return the id of a process group; ``ranks`` may be empty: not known."""
+        """Return the id of a process group; an empty ``ranks``: members not known."""
         if key not in self._groups:
             if len(self._groups) >= NO_GROUP:
                 raise UserError("too many process groups")
@@ -100,7 +100,7 @@ class RankBuild:
         self, kind: Kind, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
         peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """Write OP_ISSUE or OP_DONE; without one of the DONE flags its time is not known."""
+        """Write OP_ISSUE or OP_DONE; without a DONE flag the time of completion is not known."""
         self.num_ops += kind is Kind.OP_ISSUE
         self._record(kind, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
 
@@ -124,7 +124,7 @@ def write(
     output: Path, made: Imported, builds: Sequence[RankBuild], files: Sequence[Path], end_ns: int,
     said: Sequence[LogSays] = (), lines: Sequence[LogLine] = (),
 ) -> Imported:  # fmt: skip
-    """Write the session. ``end_ns``: what sources know ends; ``said``, ``lines``: of the log."""
+    """Write the session. ``end_ns``: end of the sources; ``said``, ``lines``: from the log."""
     times = [t for build in builds for t, _ in build.records]
     if not times and not said:
         raise UserError(f"{files[0] if files else '-'}: nothing in it that could be shown")

@@ -33,12 +33,12 @@ _P2P: Final = re.compile(r"(send|recv)(?: (\d{1,6})(?:->|<-)(\d{1,6}))?$")
 
 
 def is_dump(content: Any) -> bool:
-    """Return whether it looks like a dump: entries and the state of groups."""
+    """Return whether the content looks like a dump: entries and the state of groups."""
     return isinstance(content, dict) and isinstance(content.get("entries"), list)
 
 
 def build(dumps: Mapping[int, tuple[Path, Mapping[str, Any]]]) -> tuple[Imported, list[RankBuild]]:
-    """rank -> (file, content) to records. Raises UserError."""
+    """Convert rank -> (file, content) to records. Raises UserError."""
     world = max(dumps) + 1
     made = Imported("Flight Recorder dumps", sorted(dumps))
     timed = False
@@ -72,7 +72,7 @@ def _lacking(dumps: Mapping[int, tuple[Path, Mapping[str, Any]]], timed: bool) -
 
 
 def _groups(content: Mapping[str, Any], world: int) -> dict[str, list[int]]:
-    """Group name -> ranks, where the dump says them; the default group is everybody."""
+    """Return group name -> ranks, if the dump has them; the default group has every rank."""
     found: dict[str, list[int]] = {}
     config = content.get("pg_config")
     for name, said in config.items() if isinstance(config, dict) else ():
@@ -85,14 +85,14 @@ def _groups(content: Mapping[str, Any], world: int) -> dict[str, list[int]]:
 
 
 def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the group's name and its description."""
+    """Return the name and the description of an entry's group."""
     group = entry.get("process_group")
     name, words = (*group, "", "")[:2] if isinstance(group, (list, tuple)) else (group, "")
     return str(name)[:200], str(words or "")[:200]
 
 
 def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequence[int]]) -> bool:
-    """One entry as an op; True if its completion has a time."""
+    """Add an entry as an op; return True if its completion has a time."""
     created = fields.integer_or_none(entry, "time_created_ns")
     if created is None or created <= 0:
         return False
@@ -145,7 +145,7 @@ def _dumped_op(entry: Mapping[str, Any]) -> DumpedOp:
 
 
 def _places(entry: Mapping[str, Any]) -> Iterator[Place]:
-    """Return frames outside of libraries, the innermost first."""
+    """Return frames outside of libraries, innermost first."""
     frames = entry.get("frames")
     for frame in frames[:MAX_FRAMES] if isinstance(frames, list) else ():
         if isinstance(frame, dict):
@@ -156,7 +156,7 @@ def _places(entry: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
-    """``nccl:send 0->1`` -> (nccl, send, 0, 1)."""
+    """Parse ``nccl:send 0->1`` into (nccl, send, 0, 1)."""
     backend, _, rest = _text(entry, "profiling_name").partition(":")
     found = _P2P.match(rest)
     if found is not None:
@@ -174,7 +174,7 @@ def _bytes(entry: Mapping[str, Any], side: str) -> int:
 
 
 def _numels(entry: Mapping[str, Any], side: str) -> Iterator[int]:
-    """Return numbers of elements of its tensors."""
+    """Yield the number of elements of each of an entry's tensors."""
     sizes = entry.get(f"{side}_sizes")
     for shape in sizes[:10_000] if isinstance(sizes, (list, tuple)) else ():
         plain = isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape[:16])

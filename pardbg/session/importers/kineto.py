@@ -26,12 +26,12 @@ _PHASES: Final = (("Optimizer.step#", "optimizer"), ("enumerate(DataLoader)#", "
 _BACKWARD: Final = "autograd::engine::evaluate_function"
 _KERNELS: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 MERGE_NS: Final = 20_000
-"""Kernels this near to each other are one stretch of GPU work."""
+"""Maximum gap, ns, between kernels that count as one stretch of GPU work."""
 Event = Mapping[str, Any]
 
 
 def events_of(content: Any) -> list[Event] | None:
-    """Return the events if this is a Chrome trace."""
+    """Return the events if this is a Chrome trace; else None."""
     found = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(found, list):
         return None
@@ -45,7 +45,7 @@ def rank_of(content: Any) -> int | None:
 
 
 def build(traces: Mapping[int, tuple[Path, Any]]) -> tuple[Imported, list[RankBuild]]:
-    """rank -> (file, content) to records."""
+    """Convert rank -> (file, content) to records."""
     made = Imported("profiler traces", sorted(traces))
     builds = []
     seen: set[str] = set()
@@ -86,7 +86,7 @@ class _Trace:
             if isinstance(g, dict)
         }
         self.seen: set[str] = set()
-        """Of ``steps``, ``ops`` with their group, and ops that are ``unnamed``."""
+        """Kinds of evidence found: ``steps``, ``ops`` with their group, and ``unnamed`` ops."""
         self.steps: list[tuple[Span, int]] = []
 
     def add_all(self) -> None:
@@ -186,7 +186,7 @@ class _Trace:
         return (event for event in self.events if event.get("cat") in _KERNELS)
 
     def _backward(self) -> None:
-        """Backward of each step: from its first autograd function to its last."""
+        """Write the backward of each step: from the first autograd function to the last."""
         bounds: dict[int, Span] = {}
         for event in self.events:
             if not fields.text(event, "name").startswith(_BACKWARD):
@@ -200,7 +200,7 @@ class _Trace:
             self.built.span(Kind.PHASE, "backward", *span, step, int(Flag.INFERRED))
 
     def _gpu(self) -> None:
-        """Write compute on the device, kernels that follow each other closely as one."""
+        """Write compute on the device, with kernels close to each other as one span."""
         events = (event for event in self._gpu_events() if not _communicates(event))
         spans = (span for event in events if (span := self._span(event)))
         for span in union(spans, MERGE_NS):

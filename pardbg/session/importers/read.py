@@ -1,4 +1,4 @@
-"""Finds out what files are, reads them safely, and imports them."""
+"""Import of files: their type is detected, and they are read safely."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ MAX_JSON_BYTES: Final = 2 << 30
 MAX_PICKLE_BYTES: Final = 64 << 20
 READ_BYTES: Final = 4 << 20
 MAX_OBJECTS_BYTES: Final = 4 << 30
-"""Maximum memory of a file's values, by its number of brackets and commas."""
+"""Maximum memory of a file's values, estimated from its brackets and commas."""
 MAX_FILES: Final = 4096
 _RANK: Final = re.compile(r"rank[_\-.]?(\d{1,6})|(\d{1,6})$", re.IGNORECASE)
 _DAY_NS: Final = 86_400 * 10**9
 HEAD_BYTES: Final = 1 << 16
 JSON_HEAD: Final = 400
-"""Bytes in which a dump in JSON has its first large key; a log may be lines of JSON."""
+"""Bytes in which a JSON dump has its first large key; a log may be lines of JSON."""
 _IN_DUMPS: Final = (b"pg_config", b"entries")
 Dumps = dict[int, tuple[Path, Any]]
-"""Rank -> file, content."""
+"""Rank -> (file, content)."""
 
 
 def import_files(paths: Sequence[Path], output: Path) -> Imported:
-    """Read dumps or traces (files, or directories of them) and write a session.
-
-    Raises UserError; OSError where ``output`` cannot be written.
+    """Read dumps or traces (files, or directories of them) and write a session. Raises UserError;
+    OSError if ``output`` cannot be written.
     """
     files = _files(paths)
     dumps, traces = _contents(files)
@@ -54,7 +53,7 @@ def import_files(paths: Sequence[Path], output: Path) -> Imported:
 
 
 def looks_like_dump(path: Path) -> bool:
-    """Return whether a file begins as a Flight Recorder dump does. Raises OSError."""
+    """Return whether a file begins like a Flight Recorder dump. Raises OSError."""
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
         if head[:2] == b"\x1f\x8b":
@@ -66,7 +65,7 @@ def looks_like_dump(path: Path) -> bool:
 
 
 def read_dumps(paths: Sequence[Path]) -> Dumps:
-    """Read dumps. Raises UserError."""
+    """Read Flight Recorder dumps. Raises UserError."""
     dumps, traces = _contents(paths)
     for path, _ in traces.values():
         raise UserError(f"{path} is a profiler trace: `pardbg import` reads it")
@@ -77,7 +76,7 @@ def write_log(
     output: Path, files: Sequence[Path], dumps: Dumps, ranks: Sequence[int],
     said: Sequence[LogSays], lines: Sequence[LogLine],
 ) -> Imported:  # fmt: skip
-    """Write a session of what a job's log says, and of its dumps. ``ranks``: those of the log."""
+    """Write a session of a job log's conclusions, and its dumps. ``ranks``: those in the log."""
     if dumps:
         made, builds = flight_recorder.build(dumps)
     else:
@@ -104,7 +103,7 @@ def _contents(files: Sequence[Path]) -> tuple[Dumps, Dumps]:
 
 
 def _written(files: Sequence[Path], builds: Sequence[Any]) -> int:
-    """Return when the newest dump was written (ns), by its file: a hang lasted till then."""
+    """Return when the newest dump was written (ns), by its file: a hang lasted until then."""
     newest = max((t for build in builds for t, _ in build.records), default=0)
     stamp = max(path.stat().st_mtime_ns for path in files)
     return stamp if newest <= stamp <= newest + _DAY_NS else newest
@@ -172,7 +171,7 @@ def _content(path: Path) -> Any:
 
 
 def _bounded(file: Any, limit: int, path: Path) -> bytearray:
-    """Return all of the file, read in pieces, since a large read makes room for itself first."""
+    """Return the whole file, read in pieces, since a large read allocates its memory first."""
     data = bytearray()
     while piece := file.read(READ_BYTES):
         data += piece
@@ -182,7 +181,7 @@ def _bounded(file: Any, limit: int, path: Path) -> bytearray:
 
 
 def _json(data: bytearray, path: Path) -> Any:
-    """A list or map takes 64 bytes at least and a value 40, however few its letters are."""
+    """Parse JSON of bounded memory: a list or map takes at least 64 bytes, a value 40."""
     lists, values = data.count(b"[") + data.count(b"{"), data.count(b",")
     takes = lists * 64 + values * 40 + len(data)
     if takes > MAX_OBJECTS_BYTES:
@@ -198,9 +197,8 @@ class _NotPlain(ValueError):
 
 
 class _PlainUnpickler(pickle._Unpickler):
-    """Takes containers, text and numbers; whatever names code is refused before it is looked up.
-
-    The one in Python: the one in C makes room for whatever number an 18-byte file names.
+    """Unpickler of containers, text and numbers; names of code are refused before any lookup. Uses
+    Python's implementation: the one in C allocates whatever size an 18-byte file states.
     """
 
     def _refuse(self) -> None:

@@ -1,1 +1,1 @@
-"""Moving in time: the replay clock, places, marks, alignment of two runs."""
+"""Navigation in time: the replay clock, places, marks, alignment of two runs."""

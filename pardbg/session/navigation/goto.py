@@ -23,18 +23,18 @@ FORMS: Final = "step 42, 2B5, finding 3, mark 1, 18:22:07.3, 2m03s, +250ms, 40% 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A place, as it was said."""
+    """A place in time, parsed from the user's text."""
 
     kind: Kind
     number: int = 0
     """Step, number of a finding or bookmark; ns for ``time``, ``by`` and ``wall`` (of the day)."""
     share: float = 0.0
     text: str = ""
-    """An action's text form, or part of a bookmark's."""
+    """Text form of an action, or part of a bookmark's text."""
 
 
 def parse(text: str) -> Target:
-    """Return the place that the text of a ``goto`` names. Raises UserError."""
+    """Return the place named by the text of a ``goto``. Raises UserError."""
     text = " ".join(text.split())
     word, _, rest = text.partition(" ")
     word = word.lower()
@@ -62,7 +62,7 @@ def parse(text: str) -> Target:
 
 
 def duration_ns(text: str) -> int:
-    """Return the ns of ``12.5``, ``2m03s`` or ``300ms``. Raises UserError."""
+    """Return the duration of ``12.5``, ``2m03s`` or ``300ms`` in ns. Raises UserError."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -72,7 +72,7 @@ def duration_ns(text: str) -> int:
 
 
 def wall_near(run: Mapping[str, Any], target: Target, begin_ns: int, end_ns: int) -> int:
-    """Return a local time of day as hub ns: its first occurrence in the run, else the nearest."""
+    """Return a local time of day as hub ns: the first occurrence in the run, else the nearest."""
     to_wall = fields.integer(run, "wall_ns", 0) - fields.integer(run, "t_ns", begin_ns)
     if to_wall <= 0:
         raise UserError("this session does not say what time of day it was")

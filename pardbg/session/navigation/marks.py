@@ -1,4 +1,4 @@
-"""What happened when, for the time bar: steps, findings, pauses, drops, bookmarks, restarts."""
+"""Marks of events for the time bar: steps, findings, pauses, drops, bookmarks, restarts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pardbg.store.store import Store
 MarkKind = Literal["step", "error", "warning", "info", "pause", "drop", "bookmark", "restart"]
 
 MAX_STEPS: Final = 400
-"""More step ends than this say nothing on a line of a terminal; they are left out."""
+"""Maximum number of step ends on a time bar; more would fill the line and are left out."""
 MAX_MARKS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One event of the session. ``t1_ns`` is later than ``t0_ns`` only for a pause."""
+    """An event of the session. ``t1_ns`` is later than ``t0_ns`` only for a pause."""
 
     t0_ns: int
     t1_ns: int
@@ -30,7 +30,7 @@ class Mark:
 
 
 def marks(store: Store, findings: Sequence[Finding]) -> tuple[Mark, ...]:
-    """Return everything that has a place on the time bar, by time."""
+    """Return all events that have a place on the time bar, by time."""
     store.settle()
     made: list[Mark] = [*_steps(store), *_pauses(store), *_restarts(store)]
     made += [Mark(since_ns(f), since_ns(f), f.severity, f.text) for f in findings]
@@ -43,7 +43,7 @@ def marks(store: Store, findings: Sequence[Finding]) -> tuple[Mark, ...]:
 
 
 def _steps(store: Store) -> Iterator[Mark]:
-    """Ends of the training steps of the lowest rank that counts them."""
+    """Yield the ends of the training steps of the lowest rank that counts them."""
     counting = [p for p in store.procs.values() if p.rank is not None and len(p.table("step"))]
     lowest = min((p.rank or 0 for p in counting), default=None)
     ends: list[int] = []
@@ -54,7 +54,7 @@ def _steps(store: Store) -> Iterator[Mark]:
 
 
 def _pauses(store: Store) -> Iterator[Mark]:
-    """From where a pause was asked for to where everything ran on."""
+    """Yield pauses, each from the request for the pause until all ranks run on."""
     since: int | None = None
     for t_ns, event in store.controls.last(None, len(store.controls)):
         if event.status is None:

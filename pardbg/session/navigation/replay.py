@@ -1,5 +1,5 @@
-"""The clock of a replay: a cursor that plays, stops and moves; it is told what time it is. And for
-two runs beside each other, the moment of one that corresponds to a moment of the other.
+"""The clock of a replay: a cursor that plays, stops and moves; callers pass the present time. And,
+for two runs beside each other, the moment in one run that corresponds to a moment in the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pardbg.store.process import Process
 from pardbg.store.store import Store
 
 SPEEDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-"""Offered by ``faster`` and ``slower``; ``set_speed`` takes any up to MAX_SPEED, negative too."""
+"""Speeds for ``faster`` and ``slower``; ``set_speed`` takes any up to MAX_SPEED, negative too."""
 MAX_SPEED: Final = 1000.0
 
 
@@ -34,7 +34,7 @@ class ReplayClock:
         return self._since_s is not None
 
     def bounds(self, begin_ns: int, end_ns: int) -> None:
-        """Set the range; the cursor is kept inside, at the begin if it was never moved."""
+        """Set the range; the cursor is kept inside, at the begin if it has not moved yet."""
         fresh = self._at_ns == self.begin_ns
         self.begin_ns, self.end_ns = begin_ns, max(begin_ns, end_ns)
         self._at_ns = begin_ns if fresh else self._clamped(self._at_ns)
@@ -51,7 +51,7 @@ class ReplayClock:
         return at
 
     def play(self, now_s: float) -> None:
-        """Play on; at the end, from the begin (backwards: at the begin, from the end)."""
+        """Start playing; at the end, from the begin (backwards: at the begin, from the end)."""
         if self.playing:
             return
         first, last = (self.begin_ns, self.end_ns)
@@ -71,7 +71,7 @@ class ReplayClock:
             self.play(now_s)
 
     def set_speed(self, speed: float, now_s: float) -> None:
-        """``speed`` times as fast as it ran; the cursor does not jump."""
+        """Play ``speed`` times as fast as the run ran; the cursor does not jump."""
         at, playing = self.now(now_s), self.playing
         bounded = max(-MAX_SPEED, min(MAX_SPEED, speed))
         self.speed = bounded if bounded else 1.0
@@ -84,11 +84,11 @@ class ReplayClock:
         self._change_speed(-1, now_s)
 
     def step(self, by_ns: int, now_s: float) -> None:
-        """Move by ``by_ns``, either way."""
+        """Move by ``by_ns``, in either direction."""
         self.seek(self.now(now_s) + by_ns, now_s)
 
     def seek(self, t_ns: int, now_s: float) -> None:
-        """To ``t_ns``, kept inside the run; goes on playing if it was."""
+        """Move to ``t_ns``, kept inside the run; a playing clock keeps playing."""
         self.now(now_s)
         self._at_ns = self._clamped(t_ns)
         if self._since_s is not None:
@@ -106,17 +106,17 @@ class ReplayClock:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """A moment of the second run."""
+    """A moment of the second run, aligned with the first."""
 
     t_ns: int
     by: str
-    """``step 42``, or ``time`` where one of the runs has no steps."""
+    """Axis of the alignment: ``step 42``, or ``time`` if one of the runs has no steps."""
     note: str = ""
-    """What does not correspond, in words."""
+    """Description of what does not correspond."""
 
 
 def aligned(first: Store, t_ns: int, second: Store) -> Aligned:
-    """As far into the same step as the first run is; as far from the begin without steps."""
+    """Return the second run's moment at the same share of the same step, else since its begin."""
     here = _step_at(first, t_ns)
     process = _counting(second)
     if here is None or process is None:
@@ -136,8 +136,8 @@ def aligned(first: Store, t_ns: int, second: Store) -> Aligned:
 
 
 def place_on_steps(store: Store, t_ns: int) -> float | None:
-    """Return where a time stands on an axis of steps, by the lowest rank that counts them: 6.5 is
-    the middle of step 6. None: before the first one, or nobody counts."""
+    """Return the position of a time on an axis of steps, by the lowest rank that counts them: 6.5
+    is the middle of step 6. None: before the first step, or no rank counts steps."""
     process = _counting(store)
     if process is None or t_ns < int(process.table("step").col("t0_ns")[0]):
         return None
@@ -146,7 +146,7 @@ def place_on_steps(store: Store, t_ns: int) -> float | None:
 
 
 def _step_at(store: Store, t_ns: int) -> tuple[int, float] | None:
-    """(step, how much of it has passed) by the lowest rank that counts steps."""
+    """Return (step, elapsed share of it) by the lowest rank that counts steps."""
     process = _counting(store)
     if process is None:
         return None

@@ -1,5 +1,5 @@
-"""Moving in time: to the next or last action, op, step, finding or bookmark, or to a place said in
-words. Reads the store; the thread that feeds the store calls it.
+"""Navigation in time: to the next or previous action, op, step, finding or bookmark, or to a place
+in the user's words. Reads the store; the thread that feeds the store calls it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pardbg.store.table import Table
 from pardbg.words import duration, size
 
 UNITS: Final = ("step", "action", "op", "tick", "finding", "bookmark")
-"""Units that one press of a key moves by, in the order they are offered."""
+"""Units that one key press moves by, in the order in which they are offered."""
 _NEAR: Final = 64
-"""Actions that may overlap on one rank: rows are sorted by end, we look for begins."""
+"""Rows searched to each side: actions of a rank overlap, and rows are sorted by end, not begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A moment, and what is there in words."""
+    """A moment, with a text for what happens there."""
 
     t_ns: int
     text: str
@@ -46,7 +46,7 @@ def beside(
     store: Store, t_ns: int, unit: str, by: int, rank: int, findings: Sequence[Finding]
 ) -> Found:
     """Return the nearest ``unit`` after (``by`` > 0) or before ``t_ns``. Actions and ops are those
-    of ``rank``; a step is the moment when it has ended. Raises UserError."""
+    of ``rank``; a step is its end. Raises UserError."""
     store.settle()
     if unit == "finding":
         places: Iterable[Found] = (Found(since_ns(f), _finding_text(f)) for f in findings)
@@ -114,10 +114,10 @@ def step_end(store: Store, step: int) -> int | None:
 
 
 def opening(store: Store, nth: int) -> int | None:
-    """Return the time at which a recording opens, where there is something to see: the end of
-    training step ``nth``. While it is read that is the second (1: the first one warms up, and not
-    every rank has told its memory), then the last (-1); where a rank has ended no other, the first.
-    None: no rank has ended any."""
+    """Return the time at which a recording opens: the end of training step ``nth``. While the file
+    is read that is the second (1: the first one warms up, and not every rank has reported its
+    memory), then the last (-1); for a rank that has ended only one step, this one. None: no rank
+    has ended a step."""
     store.settle()
     tables = [table.col("step") for p in _ranks(store) if len(table := p.table("step"))]
     if not tables:
@@ -129,8 +129,8 @@ _ACTIVE: Final = ("step", "phase", "action", "wait", "done", "done_p2p")
 
 
 def active_bounds(store: Store) -> tuple[int, int] | None:
-    """Return when ranks did the first and last thing recorded, in ns; None: nothing, or no rank
-    did. A hang belongs to it: where the job ended badly, its end does."""
+    """Return the first and last time of recorded activity of ranks, in ns; None: no activity. A
+    hang is included: if the job ended badly, the last time is its end."""
     store.settle()
     tables = [p.table(name) for p in _ranks(store) for name in _ACTIVE]
     tables = [table for table in tables if len(table)]
@@ -168,7 +168,7 @@ def _steps_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
 
 
 def _ticks_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
-    """Ends of ticks of the rank's pipeline (else of the first one) in the steps around."""
+    """Yield ends of ticks of the rank's pipeline (or of the first one) in the adjacent steps."""
     now, whole = View(store, t_ns), View(store, None)
     found = layouts(whole)
     layout = next((one for one in found if rank in one.ranks), found[0] if found else None)
@@ -228,7 +228,7 @@ def _op_text(process: Process, name: str, row: int) -> str:
 
 
 def _bytes(table: Table, row: int) -> str:
-    """Return what goes in and comes out, ``, 65.5 kB → 262 kB``; once where it is as much."""
+    """Return input and output bytes, ``, 65.5 kB → 262 kB``; one figure if both are equal."""
     sides = dict.fromkeys(int(table.col(name)[row]) for name in ("a", "b"))
     text = " → ".join(size(number) for number in sides if number)
     return f", {text}" if text else ""
@@ -253,7 +253,7 @@ def action_text(process: Process, row: int) -> str:
 
 
 def _action(store: Store, t_ns: int, text: str, step: int | None) -> Found:
-    """Find its begin in this step, nearest after ``t_ns``; else the next one, else the last."""
+    """Find an action's begin in this step, nearest after ``t_ns``; else the next, else the last."""
     here: list[tuple[bool, bool, int, str]] = []
     for process in _ranks(store):
         rows, table = _rows_of(process, text), process.table("action")

@@ -83,8 +83,7 @@ class OverviewPageState:
     detail: ScheduleDetail | None = None
     """The schedule of the step at the cursor, if the page has room for it."""
     ascii: bool = False
-    """Whether the terminal has no block characters: digits for ranks of the mesh, signs in
-    strips."""
+    """Whether the terminal lacks block characters: a rank of the mesh is a digit, a step a sign."""
     events: Sequence[Event] = ()
     """Positions on the axis of steps where errors and warnings begin."""
 
