@@ -1,4 +1,4 @@
-"""A conclusion from a job's log, and from dumps beside it."""
+"""A conclusion from a job's log, and from dumps of the same job."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Final
 from pardbg.joblog.events import SYMMETRIC, Line
 
 Facts = tuple[tuple[str, str | int], ...]
-"""Names and values: ``words`` has the names of each kind."""
+"""Names and values; ``words`` lists the names of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """One conclusion, its evidence, and what it explains."""
+    """A conclusion, with its evidence and the conclusions that it explains."""
 
     kind: str
     culprits: tuple[int, ...] = ()
-    """Ranks to look at. Empty: not a rank's, or not known which."""
+    """Ranks to look at first. Empty: no rank is to blame, or the rank is not known."""
     ranks: tuple[int, ...] = ()
-    """Ranks that report it, or wait."""
+    """Ranks that report the failure, or wait."""
     group: str = ""
     seq: int | None = None
     op: str = ""
     facts: Facts = ()
     lines: tuple[Line, ...] = ()
     follows: bool = False
-    """Another conclusion is its cause."""
+    """Whether another conclusion is the cause of this one."""
     place: tuple[str, int, str] | None = None
-    """File, line and function in which one of ``ranks`` issued the op, where the log has it."""
+    """File, line and function in which one of ``ranks`` issued the op, if the log has them."""
 
     def fact(self, name: str) -> str | int:
         return dict(self.facts).get(name, "")
 
 
 Signature = tuple[str, int | None, int | None]
-"""An op, and its elements in and out where all ranks state equal numbers."""
+"""An op, and its numbers of elements in and out if they must be equal on all ranks."""
 _SYMMETRIC: Final = frozenset(name.replace("_", "") for name in SYMMETRIC)
 
 
 def signature(op: str, num_in: int | None, num_out: int | None) -> Signature:
-    """Return what ranks that agree have in common. ``op``: of a log or of a dump."""
+    """Return the part of an op on which ranks must agree. ``op``: name from a log or a dump."""
     sized = op.upper().replace("_", "") in _SYMMETRIC
     return (op, num_in, num_out) if sized else (op, None, None)
 
 
 def odd(signatures: Mapping[int, Signature]) -> tuple[tuple[int, ...], Facts] | None:
-    """Return the ranks whose op, or size of it, differs from most ranks'; no ranks where the two
-    sides are equal in number. None: all are alike."""
+    """Return the ranks whose op, or its size, differs from most ranks' (no ranks if both sides are
+    equal in number), and facts on both ops. None: all ranks are alike."""
     counts = Counter(signatures.values()).most_common()
     if len(counts) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Events of a log: what single lines state, as values."""
+"""Events of a log: the content of single lines, as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pardbg.joblog.origins import Origin
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log: its file, its number from 1 (0: not counted), where it comes from."""
+    """A line of a log: its file, its number from 1 (0: not counted), its origin."""
 
     file: str
     number: int
@@ -20,7 +20,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a line states. ``rank``: global rank; None where the line does not tell it."""
+    """Content of a line. ``rank``: global rank; None if the line does not contain it."""
 
     line: Line
     rank: int | None
@@ -31,7 +31,7 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class OpTimeout(Event):
-    """NCCL's watchdog, or gloo, gave up on an op."""
+    """NCCL's watchdog, or gloo, gave up on an op after a timeout."""
 
     op: str
     seq: int | None
@@ -41,7 +41,7 @@ class OpTimeout(Event):
 
 @dataclass(frozen=True, slots=True)
 class IssuedAt(Event):
-    """Where the op was issued that the watchdog gave up on: file, line and function of the
+    """Place that issued the op on which the watchdog gave up: file, line and function of the
     innermost frame outside of libraries."""
 
     place: tuple[str, int, str]
@@ -49,7 +49,7 @@ class IssuedAt(Event):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Event):
-    """Counts of a rank's ops on a group. ``seq``: of the op that failed, if one did."""
+    """Counts of a rank's ops on a group. ``seq``: number of the failed op, if an op failed."""
 
     group: str
     seq: int | None
@@ -86,14 +86,14 @@ class SizesDiffer(Event):
 
 @dataclass(frozen=True, slots=True)
 class BarrierMissed(Event):
-    """monitored_barrier: these ranks did not come in time."""
+    """monitored_barrier timed out: these ranks did not come in time."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NotAllJoined(Event):
-    """The store waited for its clients in vain."""
+    """The store timed out waiting for its clients."""
 
     joined: int
     expected: int
@@ -101,15 +101,15 @@ class NotAllJoined(Event):
 
 @dataclass(frozen=True, slots=True)
 class Unreachable(Event):
-    """A process could not connect to the store. ``address``: empty where it does not say which."""
+    """A process could not connect to the store. ``address``: empty if the line has none."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class InitStart(Event):
-    """NCCL began to make a communicator. ``complete``: and was done with it. ``comm`` is a
-    process's own name for it, ``comm_id`` all ranks' (empty: not printed)."""
+    """NCCL began to set up a communicator. ``complete``: the set-up has ended. ``comm`` is a
+    process's own name for it, ``comm_id`` all ranks' name (empty: not printed)."""
 
     comm: str
     comm_id: str
@@ -127,12 +127,12 @@ class Failure(Event):
     text: str
     place: tuple[str, int, str] | None
     native: bool = False
-    """Of C++: the process aborts."""
+    """Whether C++ code raised it, so that the process aborts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTwice(Event):
-    """Two processes came to NCCL's set-up as one rank of it."""
+    """Two processes joined NCCL's set-up with the same rank."""
 
     comm_rank: int
     num_ranks: int
@@ -140,7 +140,7 @@ class RankTwice(Event):
 
 @dataclass(frozen=True, slots=True)
 class SharedDevice(Event):
-    """Two ranks of one communicator use one GPU, which NCCL refuses."""
+    """Two ranks of one communicator use the same GPU, which NCCL refuses."""
 
     ranks: tuple[int, ...]
     device: str
@@ -167,33 +167,33 @@ class DeviceFault(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Event):
-    """A process ended: ``code`` as waitpid tells it, less than 0 for a signal."""
+    """A process ended: ``code`` as from waitpid, below 0 for a signal."""
 
     code: int
     local_rank: int | None
     pid: int | None
     host: str
     first: bool
-    """torchrun's root cause."""
+    """Whether torchrun reports this process as the root cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered(Event):
-    """Somebody ended the job: a scheduler, a launcher, a user."""
+    """A scheduler, a launcher or a user ended the job."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLost(Event):
-    """A connection to a peer broke. A consequence of the peer's end."""
+    """A connection to a peer broke, a consequence of the peer's end."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class NcclWarning(Event):
-    """A warning of NCCL's that no other pattern knows."""
+    """A warning of NCCL that no other pattern matches."""
 
     text: str
     host: str
@@ -209,16 +209,16 @@ class WatchdogStuck(Event):
 
 @dataclass(frozen=True, slots=True)
 class Signalled(Event):
-    """A rank was asked, by another or by itself, to dump what it knows."""
+    """A rank received a request, from another rank or itself, to dump its flight recorder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown(Event):
-    """A line of c10d's watchdog in words that no pattern knows."""
+    """A line of c10d's watchdog that no pattern matches."""
 
 
 SYMMETRIC: Final = frozenset(
     {"ALLREDUCE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "ALLGATHER", "_ALLGATHER_BASE",
      "BROADCAST", "REDUCE", "ALLREDUCE_COALESCED", "BARRIER"}
 )  # fmt: skip
-"""Ops for which all ranks state equal numbers of elements."""
+"""Ops with equal numbers of elements on all ranks."""

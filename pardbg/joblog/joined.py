@@ -21,14 +21,14 @@ WAITS: Final = frozenset(
 )  # fmt: skip
 """Kinds of conclusions about an op that did not end."""
 UNNUMBERED: Final = frozenset({"", "SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
-"""Ops that have numbers of their own, or that no dump has by this name."""
+"""Ops that are numbered separately, or that no dump has under this name."""
 
 
 def usable(
     found: Sequence[Event], dumps: Sequence[RankDump]
 ) -> tuple[list[RankDump], list[Conclusion]]:
-    """Return the dumps, and a conclusion for each that does not fit the log: it lacks an op that
-    timed out by the log, or has another one under its number. Then none is usable."""
+    """Return the dumps, and a conclusion for each dump that does not fit the log: it lacks an op
+    that timed out by the log, or has another op under its number. Then no dump is usable."""
     timeouts = [
         one for one in found
         if isinstance(one, events.OpTimeout) and one.seq is not None and one.op not in UNNUMBERED
@@ -46,7 +46,7 @@ def _unlike(late: events.OpTimeout, dump: RankDump) -> bool:
 
 
 def _same(logged: str, dumped: str) -> bool:
-    """Compare names of an op: ``_ALLGATHER_BASE`` in a log is ``_all_gather_base`` in a dump."""
+    """Compare an op's names: ``_ALLGATHER_BASE`` in a log is ``_all_gather_base`` in a dump."""
     one, other = (name.lower().replace("_", "").removesuffix("base") for name in (logged, dumped))
     return one.startswith(other) or other.startswith(one)
 
@@ -58,7 +58,7 @@ def _unfit(dump: RankDump) -> Conclusion:
 
 
 def joined(one: Conclusion, dumps: Sequence[RankDump]) -> list[Conclusion]:
-    """Return the conclusion as the dumps have it; a second one says where they contradict it."""
+    """Return the conclusion with facts from the dumps; a second one if they contradict it."""
     groups = _of_group(one.group, dumps)
     seq = one.seq if one.seq is not None else _waited_in(one, groups)
     if one.kind not in WAITS or seq is None or one.op in UNNUMBERED - {""} or not groups:
@@ -76,7 +76,7 @@ def joined(one: Conclusion, dumps: Sequence[RankDump]) -> list[Conclusion]:
 def _denied(
     one: Conclusion, exact: Conclusion, groups: Mapping[int, GroupDump]
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the ranks of which the dumps say that it is not as the log says."""
+    """Return the ranks for which the dumps contradict the log's conclusion."""
     if one.kind == "mismatch":
         return one.culprits if exact.culprits != one.culprits else ()
     if one.kind != "missing-rank" or exact.kind == "mismatch" or exact.seq is None:
@@ -86,8 +86,8 @@ def _denied(
 
 
 def _waited_in(one: Conclusion, groups: Mapping[int, GroupDump]) -> int | None:
-    """Return the number of the op that ranks waited in, where the log has none (gloo's): their
-    first that is not complete, else their last. An op that timed out may count as complete."""
+    """Return the number of the op that ranks waited in, if the log has no number (gloo): their
+    first op that is not complete, else their last. An op that timed out may count as complete."""
     waiting = [groups[rank] for rank in one.ranks if rank in groups and groups[rank].last]
     seqs = [
         min((seq for seq, op in group.ops.items() if not op.complete), default=group.last)
@@ -100,7 +100,7 @@ def _waited_in(one: Conclusion, groups: Mapping[int, GroupDump]) -> int | None:
 
 
 def _of_group(name: str, dumps: Sequence[RankDump]) -> Mapping[int, GroupDump]:
-    """Return each rank's ops on the group; none where several groups have its name."""
+    """Return each rank's ops on the group; empty if several groups have this name."""
     found: dict[int, GroupDump] = {}
     for dump in dumps:
         same = [group for group in dump.groups if _is(name, group)]
@@ -123,7 +123,7 @@ def _is(name: str, group: GroupDump) -> bool:
 
 
 def _exact(one: Conclusion, seq: int, groups: Mapping[int, GroupDump]) -> Conclusion:
-    """Return what the dumps say of op ``seq``, as far as they say more than the log."""
+    """Return the conclusion with the dumps' facts about op ``seq``, if they exceed the log's."""
     at = {rank: group.ops[seq] for rank, group in groups.items() if seq in group.ops}
     place = next((op.place for op in at.values() if op.place), one.place)
     waiting = tuple(sorted({*one.ranks, *(rank for rank, op in at.items() if not op.complete)}))
@@ -146,7 +146,7 @@ def _exact(one: Conclusion, seq: int, groups: Mapping[int, GroupDump]) -> Conclu
 
 
 def _last(behind: Sequence[int], groups: Mapping[int, GroupDump]) -> Facts:
-    """Return the last op of those that are behind, and where it was issued, if all have one."""
+    """Return the last op of the ranks that are behind, and its place, if all have the same."""
     last = max(groups[rank].last for rank in behind)
     facts: Facts = (("last", last),)
     ops = {groups[rank].ops.get(groups[rank].last) for rank in behind}

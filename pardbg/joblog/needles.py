@@ -1,8 +1,8 @@
-"""Which lines of a block hold one of many needles, in one pass over its bytes.
+"""Search for the lines of a block that contain one of many needles, in one pass over its bytes.
 
-``bytes.find`` passes over a block once a needle. Here the three bytes of each needle that are
-rarest in logs are looked for: a table says which pairs of bytes begin some, a second one, asked of
-those few, which pairs end some. Where both say so, needles are compared.
+``bytes.find`` needs a pass per needle. Here the search is for the three bytes of each needle that
+are rarest in logs: a table of pairs of bytes that begin such a part, and, for these few, a second
+table of pairs that end one. Only where both match, needles are compared.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 PART: Final = 4
 _COMMON: Final = b" e0ta1oinsr2lhd3cu4mp5f6g7w8y9b:_.-/,=[]()vkINFO|"
-"""Bytes of logs, the most frequent first."""
+"""Bytes of logs, in order of frequency."""
 _FREQUENT: Final = (b"memory", b"NCCL", b" error: ", b"Process", b"collective", b"signal")
-"""Words of healthy logs: of a needle with such a word the rest is looked for."""
+"""Words frequent in healthy logs: of a needle with such a word the rest is searched."""
 
 
 class Needles:
-    """``needles``: of three bytes or more."""
+    """Searcher for ``needles`` of at least three bytes."""
 
     def __init__(self, needles: Sequence[bytes]) -> None:
         self._begun: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -36,7 +36,7 @@ class Needles:
                 self._ends[part[2] :: 1 << 8] = True
 
     def lines(self, block: bytes) -> list[int]:
-        """Return where the lines with a needle begin, in order."""
+        """Return the begins of the lines that contain a needle, in order."""
         starts: list[int] = []
         end = 0
         for place in self._places(block):
@@ -46,7 +46,7 @@ class Needles:
         return starts
 
     def _places(self, block: bytes) -> list[int]:
-        """Return where a needle's part may be."""
+        """Return the places that may be a needle's part."""
         found = []
         for at in range(min(2, len(block))):
             pairs = np.frombuffer(block, "<u2", (len(block) - at) // 2, at)
@@ -65,7 +65,7 @@ class Needles:
 
 
 def _rarity(text: bytes) -> int:
-    """Return how rare the part that it begins with is in logs."""
+    """Return the rarity in logs of the part at the text's begin."""
     if any(text[:PART] in word for word in _FREQUENT):
         return 0
     ranks = [_COMMON.find(one) for one in text[:PART]]

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Final, Literal
 
 Clock = Literal["job", "runtime"]
-"""``job``: written by the program itself. ``runtime``: by journald, Kubernetes, Docker."""
+"""Clock of a time: ``job``: the program's; ``runtime``: journald's, Kubernetes', Docker's."""
 MAX_PREFIXES: Final = 8
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _REPEATED: Final = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
@@ -20,21 +20,21 @@ _REPEATED: Final = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a line comes from, as far as its prefixes tell."""
+    """Origin of a line, as far as its prefixes tell."""
 
     rank: int | None = None
-    """Global rank."""
+    """Global rank; None: not known."""
     local_rank: int | None = None
     host: str = ""
     worker: str = ""
-    """A process in the words of its launcher, where no rank is given (Ray's ``pid=…``)."""
+    """Launcher's name of a process without a rank (Ray's ``pid=…``)."""
     job_s: float | None = None
     runtime_s: float | None = None
-    """Seconds of the two clocks. Lines of glog have no year: all are taken to be of one."""
+    """Seconds by the two clocks. Lines of glog have no year: all times get the same year."""
 
     @property
     def process(self) -> str:
-        """Return a key that lines of one process share."""
+        """Return a key that is equal for lines of one process."""
         return f"{self.host}/{self.rank}/{self.local_rank}/{self.worker}"
 
     def time_s(self, clock: Clock) -> float | None:
@@ -83,8 +83,8 @@ _PREFIXES: Final = tuple(
 
 
 def split(line: str, before: Origin = Origin()) -> tuple[Origin, str]:
-    """Return the origin of a line, and its text without prefixes. ``before``: what the file's name
-    tells; a prefix wins over it."""
+    """Return the origin of a line, and its text without prefixes. ``before``: origin by the file's
+    name; prefixes take precedence."""
     text, origin = _ANSI.sub("", line).rstrip("\r\n"), before
     text = _REPEATED.sub("", text.rpartition("\r")[2])
     for _ in range(MAX_PREFIXES):
@@ -117,7 +117,7 @@ def _told_by(origin: Origin, found: re.Match[str]) -> Origin:
 
 _FORMATS: Final = {"syslog": "%Y %b %d %H:%M:%S", "glog": "%Y %m%d %H:%M:%S"}
 YEAR: Final = 2000
-"""The year of all times: formats without one can be compared with those that have one."""
+"""Year used for all times, so that formats without a year can be compared with others."""
 
 
 def _seconds(groups: dict[str, str]) -> float | None:
@@ -143,7 +143,7 @@ _SLURM_FILE: Final = re.compile(r"[-_.]task[-_.]?(\d+)(?!\d)")
 
 
 def of_file(path: str) -> Origin:
-    """Return what a file's name tells: ``rank_3.log``, torchrun's ``attempt_0/3/stderr.log``."""
+    """Return the origin by a file's name: ``rank_3.log``, torchrun's ``attempt_0/3/stderr.log``."""
     if found := _TORCHRUN_FILE.search(path):
         return Origin(local_rank=int(found[1]))
     name = path.rpartition("/")[2]

@@ -23,7 +23,7 @@ Make = Callable[[Line, Match], Event]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A known line. ``needles``: one of these bytes is in each such line."""
+    """Pattern of a known line. ``needles``: each such line contains one of these byte strings."""
 
     name: str
     needles: tuple[bytes, ...]
@@ -32,8 +32,8 @@ class Pattern:
 
 
 def rank_of(line: Line, text: str | None = None) -> int | None:
-    """Return the global rank: the prefix's, else the number in a line of the default group, which
-    counts ranks of its own group."""
+    """Return the global rank: from the prefix, else the number in a line of the default group, in
+    which group ranks are global ranks."""
     return line.origin.rank if line.origin.rank is not None or text is None else int(text)
 
 
@@ -49,11 +49,11 @@ _READ: Final[dict[Any, Callable[[Any], Any]]] = {
     str: lambda text: (text or "").strip(" ,."), int: int, int | None: _number,
     tuple[int, ...]: lambda text: tuple(map(int, re.findall(r"\d+", text))),
 }  # fmt: skip
-"""Type of an event's field -> its value from the text of the group, None without one."""
+"""Type of an event's field -> function from the group's text (None: no group) to the value."""
 
 
 def _as(kind: type[Event]) -> Make:
-    """Return what makes an event of groups named as its fields; ``own``: a rank of the group."""
+    """Return a maker of events from groups named like fields; ``own``: a rank of the group."""
     hints = get_type_hints(kind)
     readers = {one.name: _READ[hints[one.name]] for one in fields(kind)[2:]}
 
@@ -116,7 +116,7 @@ _killed: Final = partial(_ended, code=-signal.SIGKILL)
 
 
 def _exit_code(code: str | None, name: str | None) -> int:
-    """Return waitpid's code from a number (128 + N as shells have it) or a signal's name."""
+    """Return waitpid's code for a number (128 + N as in shells) or a signal's name."""
     if name is not None:
         return -int(getattr(signal, name, signal.SIGKILL))
     number = int(code or 0)
@@ -261,10 +261,10 @@ PATTERNS: Final = tuple(
 )
 TRACEBACK: Final = b"Traceback (most"
 ISSUED: Final = b"Stack trace of the failed collective"
-"""Frames of the call that issued an op follow, the innermost first (TORCH_NCCL_TRACE_CPP_STACK or
-the Flight Recorder's buffer is on)."""
+"""Line after which the frames of the call that issued an op follow, the innermost first
+(TORCH_NCCL_TRACE_CPP_STACK or the Flight Recorder's buffer is on)."""
 HEAD: Final = b"ProcessGroup"
-"""Where a line of c10d begins, which may be broken anywhere after it."""
+"""Begin of a line of c10d, which may be broken anywhere after it."""
 TABLE: Final = b"exitcode  : "
 """A row of torchrun's failure table."""
 NEEDLES: Final = tuple(
@@ -279,11 +279,11 @@ _BY_WORD: Final = {
     for one in PATTERNS
     for needle in one.needles
 }
-"""Numbers of the patterns that may match a text with it."""
+"""Word -> numbers of the patterns that may match a text with this word."""
 
 
 def event_of(line: Line) -> Event | None:
-    """Return what the line states; None where no pattern matches."""
+    """Return the event that the line states; None if no pattern matches."""
     known = _first(line.text)
     if known is None:
         return None
@@ -292,7 +292,7 @@ def event_of(line: Line) -> Event | None:
 
 
 def known(text: str) -> bool:
-    """Return whether a pattern may match, with or without prefixes."""
+    """Return whether a pattern may match the text, with or without prefixes."""
     return _first(text) is not None
 
 

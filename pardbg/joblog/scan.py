@@ -1,7 +1,6 @@
-"""Reading logs of any size for the lines that matter.
-
-A healthy log is only looked at for needles; lines with one, and tracebacks, are decoded, and what
-matches no pattern has no prefix taken off. Memory is a block and the events.
+"""Reader of logs of any size that finds the relevant lines. In a healthy log only needles are
+searched; lines with a needle, and tracebacks, are decoded, and prefixes are removed only from lines
+that match a pattern. Memory is a block and the events.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from pardbg.joblog.origins import Origin
 from pardbg.joblog.patterns import ISSUED, NEEDLES, TABLE, TRACEBACK, event_of, known
 
 NEAR: Final = 8
-"""Lines, at most, that belong to one."""
+"""Maximum number of lines that belong to one message."""
 _HEAD: Final = re.compile(rb"ProcessGroup\w+\.cpp:\d+\]")
 _PART: Final = re.compile(rb"atchdog|WorkNCCL\(|nqueued(?: NCCL)? work")
 _LOOKED_AT: Final = (
     b"\x1b", b".cpp:", b"atchdog", b"WorkNCCL(", b"nqueued", TRACEBACK, ISSUED, TABLE,
 )  # fmt: skip
-"""In lines that are looked at though no pattern knows them as they stand: parts of broken lines."""
+"""Words of lines that are decoded although no pattern matches them alone: parts of broken lines."""
 _LINES: Final = Needles(NEEDLES)
 _WHAT: Final = re.compile(r"\s*what\(\):\s*(?P<text>.*)")
 _LAST: Final = re.compile(r"\s*Last error:\s*(?P<text>.*)")
@@ -38,7 +37,7 @@ _NCCL: Final = re.compile(r"NCCL error(?: in)?:\s*(?:\S+\.cpp:\d+, )?(?P<text>[^
 
 
 def unbroken(block: bytes, start: int, end: int, before: Origin) -> tuple[Origin, str] | None:
-    """Return the line of c10d that ``block[start:end]`` is a part of. None: it is a whole line."""
+    """Return the line of c10d of which ``block[start:end]`` is a part. None: it is a whole line."""
     if not (_HEAD.search(block, start, end) or _PART.search(block, start, end)):
         return None
     head, parts = start, 0
@@ -60,14 +59,14 @@ def unbroken(block: bytes, start: int, end: int, before: Origin) -> tuple[Origin
 
 
 def _bare(line: bytes, before: Origin) -> bool:
-    """Return whether a line has no prefix of its own."""
+    """Return whether a line has no prefix."""
     text = line.split(b"\n", 1)[0].decode(errors="replace").rstrip("\r")
     return origins.split(text, before)[1] == text
 
 
 def told_of(text: str, block: bytes, end: int, origin: Origin, before: Origin) -> str:
-    """Return what an exception says, in short: of a C++ one its ``what()``, of NCCL's the kind of
-    error and its last error. ``text``: of its first line, which ends at ``end``."""
+    """Return the short text of an exception: for C++ its ``what()``, for NCCL the kind of error and
+    its last error. ``text``: from its first line, which ends at ``end``."""
     said = list(_following(block, end, origin, before))
     what = next((m["text"] for one in said if (m := _WHAT.match(one))), text)
     nccl = _NCCL.search(what)
@@ -81,7 +80,7 @@ def told_of(text: str, block: bytes, end: int, origin: Origin, before: Origin) -
 
 
 def _following(block: bytes, at: int, origin: Origin, before: Origin) -> Iterator[str]:
-    """Return the next lines of one process, without prefixes."""
+    """Yield the following lines of the same process, without prefixes."""
     for _ in range(NEAR):
         end = block.find(b"\n", at) + 1 or len(block)
         if at >= len(block):
@@ -93,28 +92,28 @@ def _following(block: bytes, at: int, origin: Origin, before: Origin) -> Iterato
 
 
 BLOCK_BYTES: Final = 1 << 20
-"""Larger blocks do not fit into caches."""
+"""Bytes of a block: larger blocks do not fit into caches."""
 ZSTD_BYTES: Final = 1 << 14
-"""Compressed, at a time."""
+"""Compressed bytes read at a time."""
 MAX_LINE: Final = 1 << 14
-"""Longer lines are cut."""
+"""Maximum bytes of a line; longer lines are cut."""
 MAX_EVENTS: Final = 100_000
 MAX_TRACEBACK: Final = 400
-"""Lines in which a traceback must come to its end."""
+"""Maximum number of lines of a traceback."""
 TABLE_LINES: Final = 10
 EXTENSIONS: Final = (".log", ".out", ".err", ".txt", ".gz", ".zst")
 
 
 @dataclass(slots=True)
 class Log:
-    """What was read: events in the order of their lines, file by file."""
+    """Result of reading: events in the order of their lines, file by file."""
 
     events: list[Event] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
-    """Ranks that a line with a needle is of."""
+    """Ranks that have a line with a needle."""
     num_bytes: int = 0
     dropped: int = 0
-    """Events after the first MAX_EVENTS."""
+    """Number of events dropped after the first MAX_EVENTS."""
 
     def add(self, event: Event) -> None:
         if event.rank is not None:
@@ -162,7 +161,7 @@ def _opened(name: str) -> BinaryIO:
 
 
 class _Zstd:
-    """Frames of zstd, one after another. Raises EOFError where the last one is cut."""
+    """Reader of consecutive zstd frames. Raises EOFError if the last one is truncated."""
 
     def __init__(self, name: str) -> None:
         self._file = open(name, "rb")  # noqa: SIM115 - closed at the with's end
@@ -175,7 +174,7 @@ class _Zstd:
         self._file.close()
 
     def read(self, _size: int) -> bytes:
-        """Return what comes next, of any size; empty at the end."""
+        """Return the next data, of any size; empty at the end."""
         while data := self._frame.unused_data or self._file.read(ZSTD_BYTES):
             if self._frame.eof:
                 self._frame = zstandard.ZstdDecompressor().decompressobj()
@@ -188,7 +187,7 @@ class _Zstd:
 
 @dataclass(slots=True)
 class _Traceback:
-    """One that has begun: lines of its process that are not indented end it."""
+    """A traceback in progress: lines of its process that are not indented end it."""
 
     first: Line
     place: tuple[str, int, str] | None = None
@@ -196,18 +195,18 @@ class _Traceback:
     """The function of torch.distributed that the program called."""
     lines: int = 0
     pieces: int = 0
-    """Lines that can only be the rest of one that a viewer broke."""
+    """Number of lines that can only be the rest of a line that a viewer broke."""
 
 
 _FRAME: Final = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _FRAME_BEGINS: Final = re.compile(r'\s*File "')
 MAX_PIECES: Final = 4
-"""Of broken lines in a traceback."""
+"""Maximum number of pieces of broken lines in a traceback."""
 _CALLS: Final = "frames of a call"
-"""The key of the one that has begun, whatever process its lines seem to be of."""
+"""Key of the stack that has begun, whatever process its lines seem to be of."""
 _CALL: Final = re.compile(r"#\d+ (?P<name>.+?) from (?P<file>.+):(?P<line>\d+)$")
 _RAISED: Final = re.compile(r"(?!_?[a-z]\w*$)(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
-"""A word alone that begins with a small letter is the rest of a broken line."""
+"""Line of an exception. A lone word with a small first letter is the rest of a broken line."""
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages|/lib/python3|^<|/bin/(?:torchrun|accelerate)")
 _ROW: Final = re.compile(r"\s*(host|rank|exitcode|time)\s*:\s(.*)")
 
@@ -216,10 +215,10 @@ class _Scanner:
     def __init__(self, name: str, before: Origin, log: Log) -> None:
         self._name, self._before, self._log = name, before, log
         self._number = 0
-        """Lines before the block."""
+        """Number of lines before the block."""
         self._open: dict[str, _Traceback] = {}
         self._broken: tuple[str, str] | None = None
-        """Process and text of the line before, if that is a frame's without its end."""
+        """Process and text of the line before, if that is an incomplete frame."""
 
     def read(self, file: BinaryIO) -> None:
         rest = b""
@@ -325,7 +324,8 @@ class _Scanner:
         return True
 
     def _of_call(self, begun: _Traceback, line: Line) -> bool:
-        """A frame of the call that issued an op, which has no prefix; any other line ends it."""
+        """Take a frame, which has no prefix, of the call that issued an op; any other line ends the
+        stack."""
         frame = _CALL.match(line.text)
         if frame is None or not _LIBRARY.search(frame["file"]):
             del self._open[_CALLS]
@@ -335,7 +335,7 @@ class _Scanner:
         return frame is not None
 
     def _table_row(self, lines: bytes, line: Line) -> None:
-        """A process in torchrun's table of failures: rank and host stand in the lines before."""
+        """Take a process of torchrun's table of failures: rank and host are in the lines before."""
         rows: dict[str, str] = {}
         first = False
         for raw in lines.splitlines()[-TABLE_LINES:]:
@@ -354,5 +354,5 @@ class _Scanner:
 
 
 def _goes_on(head: str, text: str) -> bool:
-    """Return whether the line after a frame's begin can be its rest: a SyntaxError's has none."""
+    """Return whether the next line can be the rest of a frame; a SyntaxError's frame has none."""
     return not (text.startswith("    ") or (head[-1].isdigit() and _RAISED.match(text)))

@@ -1,4 +1,4 @@
-"""What logs tell, as text and as JSON."""
+"""Conclusions of logs as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_UNKNOWN: Final = 3
 
 
 def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
-    """Return what a log tells, in lines."""
+    """Yield the conclusions of a log as lines of text."""
     for one in verdict.conclusions:
         kind = KINDS[one.kind]
         note = "follows: " if one.follows else ""
@@ -47,7 +47,7 @@ def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
 
 
 def said(verdict: Verdict) -> tuple[list[LogSays], list[LogLine]]:
-    """Return the conclusions, and the lines that they rest on, as a session has them."""
+    """Return the conclusions, with the lines that support them, as facts of a session."""
     facts: list[LogSays] = []
     lines: dict[tuple[str, int], LogLine] = {}
     for one in verdict.conclusions:
@@ -63,7 +63,7 @@ def said(verdict: Verdict) -> tuple[list[LogSays], list[LogLine]]:
 
 
 def _where(one: Conclusion) -> str:
-    """Return a place as findings have it: ``train.py:88 in forward``."""
+    """Return a place in the form used in findings: ``train.py:88 in forward``."""
     file, line, function = one.place or (one.fact("file"), one.fact("line"), one.fact("function"))
     return f"{str(file).rpartition('/')[2]}:{line} in {function}" if file and line else ""
 
@@ -78,7 +78,7 @@ def _place(line: Line) -> str:
 
 
 def as_json(verdict: Verdict, log: Log) -> dict[str, Any]:
-    """Return what a log tells as JSON has it."""
+    """Return the conclusions of a log in JSON form."""
     return {
         "findings": [_conclusion(one) for one in verdict.conclusions],
         "untold": list(verdict.untold),

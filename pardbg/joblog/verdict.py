@@ -26,7 +26,7 @@ CONSEQUENCE: Final = re.compile(
     r"|CalledProcessError|KeyboardInterrupt|DistNetworkError|BrokenPipeError|ConnectionResetError"
     r"|SystemExit|RayActorError|RayTaskError|RendezvousConnectionError"
 )
-"""Exceptions of those that only see a peer, a child or the network end."""
+"""Exceptions of processes that only notice the end of a peer, a child or the network."""
 CONSEQUENT_TEXT: Final = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|[Tt]imeout|ncclRemoteError"
     r"|remote process exited|NCCL communicator was aborted|Socket Timeout|recvValue failed"
@@ -34,26 +34,26 @@ CONSEQUENT_TEXT: Final = re.compile(
     r"|terminated with (?:exit code|signal)"
 )
 FAILED: Final = re.compile(r"(?i)failed|error|invalid|mismatch|timed out|duplicate")
-"""NCCL's warnings that tell of more than a machine's settings."""
+"""NCCL's warnings about a failure, not only about a machine's settings."""
 OF_PROGRAMS: Final = frozenset({13, 31, 43, 45})
-"""Xids that a program's own kernels cause, most often (NVIDIA's Xid catalogue)."""
+"""Xids that are mostly caused by a program's own kernels (NVIDIA's Xid catalogue)."""
 ASKED: Final = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 NO_LEAD: Final = 1
-"""Ops that a host is ahead of its device when it waits for the op at hand."""
+"""Number of ops by which a host is ahead of its device when it waits for the current op."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All conclusions, causes first, and what the log does not tell."""
+    """All conclusions, causes first, with open questions."""
 
     conclusions: tuple[Conclusion, ...]
     untold: tuple[str, ...] = ()
-    """Ids of what cannot be told from this log: see ``words.UNTOLD``."""
+    """Ids of facts that this log cannot tell: see ``words.UNTOLD``."""
     ranks: tuple[int, ...] = ()
-    """Ranks with a line that matters."""
+    """Ranks with a relevant line."""
     world_size: int | None = None
     unknown: tuple[Line, ...] = ()
-    """Watchdog lines that no pattern knows."""
+    """Watchdog lines that no pattern matches."""
 
 
 MAX_LINES: Final = 4
@@ -67,7 +67,7 @@ class _Group:
 
 
 def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
-    """Draw all conclusions. ``dumps``: of the same job's Flight Recorder."""
+    """Draw all conclusions. ``dumps``: Flight Recorder dumps of the same job."""
     world = _world_size(log)
     waits, untold = _of_groups(log, world)
     fit, unfit = joined.usable(log.events, dumps)
@@ -104,7 +104,7 @@ def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
 
 
 def _explained(wait: Conclusion, failures: Sequence[Conclusion]) -> bool:
-    """Return whether a failed rank is why others waited: one that is missing, or any if none is."""
+    """Return whether a failed rank explains the wait: a missing one, or any if none is named."""
     failed = {rank for one in failures for rank in one.culprits}
     named = set(wait.culprits)
     return bool(failures) and wait.kind != "mismatch" and (not named or named <= failed)
@@ -142,7 +142,7 @@ def group_name(text: str) -> str:
 
 
 def _groups(log: Log) -> dict[str, _Group]:
-    """The group of a timeout stands in another line of the same rank, which counts its ops."""
+    """Return the groups by name; a timeout's is in another line of its rank, with op counts."""
     groups: dict[str, _Group] = defaultdict(_Group)
     progress = _of(log.events, events.Progress)
     of_seq: dict[tuple[int | None, int | None], str] = {}
@@ -174,7 +174,7 @@ def _groups(log: Log) -> dict[str, _Group]:
 def _alike(
     of_seq: Mapping[tuple[int | None, int | None], str], groups: Mapping[str, _Group]
 ) -> defaultdict[tuple[int | None, str], set[str]]:
-    """Return number and op -> the groups in which ranks wait for such an op of that number."""
+    """Return (number, op) -> the groups in which ranks wait for such an op of that number."""
     ops = {name: {one.op for one in group.timeouts.values()} for name, group in groups.items()}
     alike: defaultdict[tuple[int | None, str], set[str]] = defaultdict(set)
     for (_, seq), name in of_seq.items():
@@ -234,8 +234,8 @@ def _of_group(
 def _absent(
     name: str, known: Collection[int], world: int | None, seen: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Return ranks of the default group that are neither known to wait nor, of ops with numbers,
-    seen at all. Where no line tells the number of ranks, the highest rank gives the least."""
+    """Return ranks of the default group that are neither known to wait nor, for ops with numbers,
+    seen at all. If no line has the number of ranks, the highest rank gives a lower bound."""
     size = world if world is not None else max((*known, *seen), default=-1) + 1
     left = {*range(size)} - {*known} - {*seen}
     return tuple(sorted(left)) if name == "default" else ()
@@ -246,7 +246,7 @@ def _odd(at: dict[int, events.OpTimeout]) -> tuple[tuple[int, ...], Facts] | Non
 
 
 def _lead(name: str, group: _Group) -> list[Conclusion]:
-    """Return how far hosts were ahead of devices: where they stand in Python means little then."""
+    """Return how far hosts were ahead of devices, which makes their Python stacks less useful."""
     leads = {rank: one.enqueued - one.completed for rank, one in group.progress.items()}
     most = max(leads.values(), default=0)
     if most <= NO_LEAD + 1:
@@ -260,8 +260,8 @@ def _lead(name: str, group: _Group) -> list[Conclusion]:
 
 
 def _failures(found: Sequence[Event], aborts_follow: bool) -> list[Conclusion]:
-    """Return what failed, the first first; the others follow from it. ``aborts_follow``: ops timed
-    out, so processes that abort were ended by their watchdogs."""
+    """Return the failures, the first one first; the others follow from it. ``aborts_follow``: ops
+    timed out, so processes that abort were ended by their watchdogs."""
     causes = [
         one for one in _causes(found)
         if not (aborts_follow and _aborted(one))
@@ -276,7 +276,7 @@ def _failures(found: Sequence[Event], aborts_follow: bool) -> list[Conclusion]:
 
 
 def _of_machine(one: Event) -> bool:
-    """The kernel or the driver says it: what processes say of it comes after, whatever its line."""
+    """Return whether the kernel or driver reports it: processes' reports follow from that."""
     if isinstance(one, events.DeviceFault):
         return one.xid not in OF_PROGRAMS  # those follow from what a program does, or from its end
     return isinstance(one, events.OutOfMemory) and not one.device
@@ -289,7 +289,7 @@ def _aborted(one: Event) -> bool:
 
 
 def _clock(causes: Sequence[Event]) -> Clock | None:
-    """Return the clock that all these lines have; None: their order in the log counts."""
+    """Return a clock that all these lines have; None: only their order in the log counts."""
     clocks: tuple[Clock, ...] = ("job", "runtime")
     return next(
         (c for c in clocks if all(one.line.origin.time_s(c) is not None for one in causes)), None
@@ -301,7 +301,7 @@ def _time(event: Event, clock: Clock | None) -> float:
 
 
 def _causes(found: Sequence[Event]) -> list[Event]:
-    """Return events that may be a cause, one a process: its first exception, else its end."""
+    """Return possible causes, one per process: its first exception, else its end."""
     first: dict[object, Event] = {}
     memory = _of(found, events.OutOfMemory)
     for one in [*memory, *_of(found, events.DeviceFault)]:
@@ -319,7 +319,7 @@ def _causes(found: Sequence[Event]) -> list[Event]:
 
 
 def _ends(found: Sequence[Event], raised: Sequence[events.Failure]) -> dict[object, Event]:
-    """Return ends of processes that no exception, signal of a launcher or lack of memory tells."""
+    """Return ends of processes that no exception, launcher's signal or lack of memory explains."""
     told = {one.rank for one in raised} | {one.rank for one in _of(found, events.OutOfMemory)}
     ends: dict[object, events.Ended] = {}
     for one in _of(found, events.Ended):
@@ -335,7 +335,7 @@ def _ends(found: Sequence[Event], raised: Sequence[events.Failure]) -> dict[obje
 
 
 def consequent(one: events.Failure) -> bool:
-    """Return whether the exception only tells of another process's failure."""
+    """Return whether the exception only reports another process's failure."""
     return bool(CONSEQUENCE.search(one.type) or CONSEQUENT_TEXT.search(one.text))
 
 

@@ -1,4 +1,4 @@
-"""Sentences for what a log says: one row a kind of conclusion."""
+"""Sentences for conclusions from a log: one row per kind of conclusion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg.words import ranks_text
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``sentence`` says what is so; ``advice``, what to do next."""
+    """Kind of conclusion: ``sentence`` states it; ``advice``: what to do next."""
 
     severity: str
     sentence: Callable[[Conclusion], str]
@@ -26,7 +26,7 @@ def _ranks(numbers: tuple[int, ...], none: str = "a rank that the log does not n
 
 
 def _op(one: Conclusion) -> str:
-    """Name an op: ``ALLREDUCE #7753 of group dp``."""
+    """Return an op's name: ``ALLREDUCE #7753 of group dp``."""
     number = "" if one.seq is None else f" #{one.seq}"
     group = "" if one.group in ("", "default") else f" of group {one.group}"
     return f"{one.op or 'an op'}{number}{group}"
@@ -235,4 +235,4 @@ UNTOLD: Final[dict[str, str]] = {
     "world-size": "whether all ranks are in this log",
     "cause": "why the peer ended",
 }
-"""What a log may leave open."""
+"""Id of an open question -> its sentence."""
