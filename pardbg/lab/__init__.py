@@ -1,1 +1,1 @@
-"""Training programs to learn from, schedules to make and search, rehearsals: not the debugger."""
+"""Training programs to learn from, editor and search of schedules, rehearsals: not the debugger."""

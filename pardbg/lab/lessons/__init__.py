@@ -1,1 +1,1 @@
-"""The lessons of ``pardbg learn``: a table, and its numbers out of real runs."""
+"""Lessons of ``pardbg learn``: a table of texts, with numbers from real runs."""

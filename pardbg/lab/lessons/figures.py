@@ -1,5 +1,5 @@
-"""Figures of a run that lessons calculate with, out of its report: ``max memory.gradients_bytes``
-is one of many values, ``only number/all_reduce`` one of an op, an axis, a phase or an action."""
+"""Figures of a run for the calculations of lessons, from its report: ``max memory.gradients_bytes``
+is one of many values, ``only number/all_reduce`` that of an op, an axis, a phase or an action."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _OF_MANY: Final[Mapping[str, Callable[[list[Any]], float]]] = {
     "max": max, "min": min, "mean": mean, "median": median,
 }  # fmt: skip
 _KINDS: Final = {"_bytes": "memory", "_ns": "ns", "_fraction": "share"}
-"""End of a field's name -> its kind."""
+"""End of a field's name -> kind of the figure."""
 
 
 def _values(found: list[Any], names: list[str]) -> list[Any]:
-    """Return what attributes of attributes are, of each item where one is a tuple."""
+    """Return the values of nested attributes, with tuples replaced by their items."""
     for name in names:
         fields = [getattr(one, name, None) for one in found]
         found = [
@@ -71,7 +71,7 @@ def _groups(report: Report, axis: str) -> list[Any]:
 
 
 def _sent(report: Report, _of: str) -> list[Any]:
-    """Return what each rank sends in a step: observed bytes alone where there are any."""
+    """Return the bytes that each rank sends in a step: only observed ones, if there are any."""
     edges = report.traffic.step.edges if report.traffic.step is not None else ()
     source = "observed" if any(edge[2] == "observed" for edge in edges) else "modelled"
     sums: dict[int, float] = defaultdict(float)
@@ -81,14 +81,14 @@ def _sent(report: Report, _of: str) -> list[Any]:
 
 
 def _steps(there: bool) -> Callable[[Report, str], Iterable[Any]]:
-    """Return the times of steps with a phase, or without; the first one sets things up, too."""
+    """Return the times of steps with a phase, or without, except the first with its set-up."""
     return lambda report, phase: [
         row.duration_ns for row in report.steps[1:] if (phase in row.phases) is there
     ]
 
 
 def _of_hang(report: Report, field: str) -> list[Any]:
-    """Return what is known of the first rank that was missing."""
+    """Return a fact about the first missing rank."""
     for finding in report.findings:
         if isinstance(facts := finding.facts, MissingRank):
             argv = report.run.argv
@@ -114,4 +114,4 @@ _FAMILIES: Final[Mapping[str, tuple[str, Callable[[Report, str], Iterable[Any]]]
         if stage.kind == kind
     ]),
 }  # fmt: skip
-"""Name before ``/`` -> kind, and the values of what follows it."""
+"""Name before ``/`` -> kind, and function from the report and the name after ``/`` to values."""

@@ -1,4 +1,4 @@
-"""``lessons.txt``, read: lessons, their ideas, and arithmetic over named numbers."""
+"""Reader of ``lessons.txt``: lessons, their ideas, and arithmetic over named numbers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Let:
 
     symbol: str
     of: str
-    """A figure; or an expression over the symbols before, of kind ``kind``."""
+    """A figure; or an expression over earlier symbols, of kind ``kind``."""
     recording: str = ""
-    """Whose; empty: of the idea's own."""
+    """Name of the run that the figure is from; empty: the idea's own."""
     kind: str | None = None
-    """Of an expression; None: it is a figure."""
+    """Kind of an expression's value; None: it is a figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What should be so, and what was seen."""
+    """A predicted value, with the observed one to compare."""
 
     label: str
     expression: str
     seen: str
-    """An expression, too; empty: nothing to hold it against."""
+    """Expression for the observed value; empty: there is none."""
     unit: str
     relation: str
-    """``= 2%``: as much, within 2% of it; ``>=`` ``<=``: seen at least, at most as much."""
+    """Expected relation: ``= 2%``: equal within 2%; ``>=`` ``<=``: observed at least, at most."""
     note: str = ""
 
 
@@ -48,14 +48,14 @@ class Idea:
     ticks: bool = False
     goto: str = ""
     unit: str = "step"
-    """What a key moves by."""
+    """Unit that a key moves by."""
     lets: list[Let] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     """Paragraphs."""
     formulas: list[Formula] = field(default_factory=list)
     question: str = ""
     choices: list[tuple[str, str]] = field(default_factory=list)
-    """(text, condition under which it is right)"""
+    """(text, condition under which the answer is right)"""
     answer: str = ""
 
 
@@ -68,7 +68,7 @@ class Lesson:
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """Return the runs that it looks at or calculates with."""
+        """Return the runs that the lesson shows or calculates with."""
         own = [idea.recording for idea in self.ideas]
         others = [let.recording for idea in self.ideas for let in idea.lets if let.recording]
         return tuple(dict.fromkeys(own + others))
@@ -91,7 +91,7 @@ def lessons() -> tuple[Lesson, ...]:
 
 
 def demo_arguments(recording: str) -> list[str]:
-    """Return what ``pardbg demo`` makes a recording with."""
+    """Return the arguments of ``pardbg demo`` that make a recording."""
     for line in _lines():
         name, _, made = line.removeprefix("run ").partition(" | ")
         if line.startswith("run ") and name == recording:
@@ -150,7 +150,7 @@ def _tree(expression: str) -> ast.expr:
 
 
 def value(expression: str, names: Mapping[str, float]) -> float:
-    """Return what an expression, or a comparison, comes to. Raises KeyError: no such name."""
+    """Return the value of an expression or a comparison. Raises KeyError for an unknown name."""
     return _value(_tree(expression), names)
 
 

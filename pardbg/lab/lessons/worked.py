@@ -19,7 +19,7 @@ _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
     "": lambda number: words.count(round(number)) if number == round(number)
     else words.number(number),
 }  # fmt: skip
-"""Unit -> how a value is printed; of bytes the prefix is the value's."""
+"""Unit -> format of a value; for bytes with the value's prefix."""
 _KINDS: Final = {"bytes": "MB", "memory": "MiB", "ns": "ms", "share": "%", "": ""}
 """Kind of a figure -> its unit."""
 _SYMBOL: Final = re.compile(r"[^\W\d]\w*")
@@ -31,7 +31,7 @@ class Numbers:
     """The named numbers of an idea."""
 
     def __init__(self, idea: Idea, reports: Reports) -> None:
-        """Raises `figures.Unknown`."""
+        """Calculate the numbers. Raises `figures.Unknown`."""
         self.values: dict[str, float] = {}
         self._kinds: dict[str, str] = {}
         for let in idea.lets:
@@ -42,11 +42,11 @@ class Numbers:
             self.values[let.symbol], self._kinds[let.symbol] = found
 
     def fill(self, text: str) -> str:
-        """Return a text with the value of each ``{expression:unit}``."""
+        """Return a text with values in the place of each ``{expression:unit}``."""
         return _PLACE.sub(lambda match: self.printed(match[1], match[2]), text)
 
     def printed(self, expression: str, unit: str | None = None) -> str:
-        """Return the value of an expression; without a unit, that of the one symbol it is."""
+        """Return the value of an expression as text; without a unit, in that of its only symbol."""
         unit = _KINDS[self._kinds.get(expression, "")] if unit is None else unit
         return _FORMATS[unit](value(expression, self.values))
 
@@ -54,7 +54,7 @@ class Numbers:
         return bool(value(condition, self.values))
 
     def worked(self, formula: Formula) -> Worked:
-        """Return a formula with its numbers, and whether what was seen is as it says."""
+        """Return a formula with its numbers, and whether the observed value fits."""
 
         def put(match: re.Match[str]) -> str:
             unit = _KINDS[self._kinds[match[0]]]

@@ -1,4 +1,4 @@
-"""Any pipeline schedule, from a CSV: a row a rank, a cell an action (``--file``, or ZB-H1)."""
+"""Any pipeline schedule from a CSV: a row per rank, a cell per action (``--file``, or ZB-H1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pardbg.lab.recipes.pipeline import train_pipeline
 
 
 class FromCsv(_PipelineScheduleRuntime):
-    """torch's runtime; the name is what the screen shows."""
+    """torch's schedule runtime; the class name is shown on the screen."""
 
 
 def train(world: World, options: Options) -> None:

@@ -17,11 +17,11 @@ from pardbg.lab.recipes.shape import BATCH, CONTEXT
 from pardbg.lab.recipes.shape import share as share
 
 WHOLE: Final = slice(None)
-"""The whole batch, on each rank."""
+"""Slice of the whole batch, for each rank."""
 
 
 class Text:
-    """The text as bytes, and training batches cut from it."""
+    """The text as bytes, from which training batches are cut."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         text = "\n\n".join(topics[name] for name in sorted(topics))
@@ -30,7 +30,7 @@ class Text:
         self._device = device
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and, one place on, the tokens to predict: two int64 tensors [BATCH, CONTEXT]."""
+        """Return tokens and, one place on, the tokens to predict: two int64 [BATCH, CONTEXT]."""
         # A generator of this step's own: nothing a rank drew before can move it.
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
         last = len(self._tokens) - CONTEXT - 1
@@ -42,8 +42,8 @@ class Text:
 def batches(
     world: World, options: Options, mine: slice | None = None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield each step with the tokens and targets of some sequences: this rank's share of the
-    batch, where each rank has sequences of its own, or those of ``mine``."""
+    """Yield each step with tokens and targets of some sequences: this rank's share of the batch, or
+    the sequences of ``mine``."""
     text = Text(options.seed, world.device)
     mine = share(world.rank, world.size) if mine is None else mine
     for step in range(options.steps):

@@ -11,7 +11,7 @@ from pardbg.lab.recipes.model import gpt, loss
 
 
 def replica(world: World, options: Options) -> DistributedDataParallel:
-    """Return the whole model, as every other rank has it."""
+    """Return the whole model, equal on every rank."""
     # The same seed gives every rank the same weights; DDP broadcasts rank 0's all the same.
     # Buckets of half a MB make four here, and something to overlap; the default of 25 MB would
     # make one. In the first step it is one all the same: DDP still learns the order in which

@@ -40,7 +40,7 @@ def ring_all_reduce(flat: Tensor, rank: int, size: int) -> None:
 
 
 def ring_hook(world: World, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """The ring in the place of DDP's all_reduce of a bucket."""
+    """Run the ring instead of DDP's all_reduce of a bucket."""
     gradients = bucket.buffer()
     ring_all_reduce(gradients, world.rank, world.size)
     done: torch.futures.Future[Tensor] = torch.futures.Future()

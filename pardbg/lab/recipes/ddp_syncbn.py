@@ -18,7 +18,7 @@ BEHIND_BLOCK = 4
 
 
 class _AllReduce(torch.autograd.Function):
-    """The sum over all ranks. Every rank's loss depends on it, so its gradient is the sum over all
+    """Sum over all ranks. Every rank's loss depends on the sum, so its gradient is the sum over all
     ranks of the gradients."""
 
     @staticmethod
@@ -35,8 +35,8 @@ class _AllReduce(torch.autograd.Function):
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
-    """BatchNorm over all ranks' inputs [batch, channels, time], of equal size on each; for
-    training, so without the running figures that one would evaluate with."""
+    """BatchNorm over all ranks' inputs [batch, channels, time], of equal size on each; only for
+    training, so without running statistics for evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
         count = x.numel() // x.shape[1] * dist.get_world_size()
@@ -48,7 +48,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
 
 class OverChannels(nn.Module):
-    """Batch norm has channels second: [batch, time, WIDTH] to [batch, WIDTH, time] and back."""
+    """Adapter to batch norm's order: [batch, time, WIDTH] to [batch, WIDTH, time] and back."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class OverChannels(nn.Module):
 
 
 def gpt_with_batch_norm(world: World, options: Options) -> nn.Module:
-    """The GPT and one batch norm. One rank alone has the whole batch: torch's plain BatchNorm1d."""
+    """Return the GPT with a batch norm. One rank alone has the whole batch: BatchNorm1d."""
     kind = nn.BatchNorm1d if world.size == 1 or world.device.type != "cpu" else SyncedBatchNorm
     parts = list(gpt(options.seed, options.pace_ms))
     norm = OverChannels(kind(WIDTH, track_running_stats=False))

@@ -24,7 +24,7 @@ from pardbg.lab.recipes import watched
 from pardbg.lab.recipes.catalogue import RECIPES, Recipe, RecipeError
 
 PACE_MS = 5.0
-"""Per block of the model. 8 blocks over 4 stages: a forward sleeps 10 ms and a backward 20."""
+"""Default pace of a block, ms. 8 blocks over 4 stages: a forward sleeps 10 ms and a backward 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Options:
     steps: int
     seed: int
     pace_ms: float
-    """A block's forward takes this much longer, its backward twice as much; 0: full speed."""
+    """Additional time of a block's forward, ms; its backward takes twice as much. 0: full speed."""
     lr: float
     own: Mapping[str, Any] = field(default_factory=dict)
-    """The recipe's own options, by name; the catalogue says which there are."""
+    """The recipe's own options, by name; the catalogue lists them."""
     device: str = "auto"
     """``auto``, ``cuda``, or ``sim``: the simulated accelerator."""
 
@@ -47,17 +47,17 @@ class World:
     device: torch.device
 
     def say(self, text: str) -> None:
-        """Print with the rank in front. One write, so ranks do not tear each other's lines."""
+        """Print with the rank in front, in one write, so that ranks do not mix within a line."""
         sys.stdout.write(f"[rank{self.rank}] {text}\n")
         sys.stdout.flush()
 
     def report(self, step: int, loss: float) -> None:
-        """The loss of a step, to people and to pardbg. Nine digits tell any two float32 apart."""
+        """Report a step's loss, to people and pardbg. Nine digits tell any two float32 apart."""
         self.say(f"step {step} loss {loss:.9g}")
         watched.log(loss=loss)
 
     def report_mean(self, step: int, loss: Tensor) -> None:
-        """Average the ranks' losses, each of its own share, for people to read: four more bytes."""
+        """Report the mean of the ranks' losses, each of its own share, for people: 4 more bytes."""
         mean = loss.detach()
         dist.all_reduce(mean)
         if self.rank == 0:
@@ -68,7 +68,7 @@ Train = Callable[[World, Options], None]
 
 
 def main_of(recipes: Mapping[str, Train]) -> None:
-    """Run the one of a module's recipes that the command line names first."""
+    """Run the recipe of a module that the command line names first."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in recipes:
         stop(f"no recipe {name!r} in this module: name one of {', '.join(recipes)} first")
@@ -145,7 +145,7 @@ def parse(recipe: Recipe) -> Options:
 
 
 def check(recipe: Recipe, options: Options) -> int:
-    """The world's size, if this recipe can use it; else one line from rank 0, and exit code 2."""
+    """Return the world's size if the recipe fits; else one line from rank 0, and exit code 2."""
     size = os.environ.get("WORLD_SIZE")
     if size is None:
         stop(f"start {recipe.name} with `pardbg demo {recipe.name}`, or: torchrun --nproc-per-node"
@@ -157,8 +157,8 @@ def check(recipe: Recipe, options: Options) -> int:
 
 
 def join(device: torch.device, size: int, options: Options) -> None:
-    """Meet the other ranks. torchrun gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT by
-    environment variables, and env:// reads them; elsewhere rank and size have to be said."""
+    """Join the process group. torchrun gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT by
+    environment variables, and env:// reads them; with other methods rank and size are arguments."""
     if device.type == "cuda":
         share_gpus()
     usual = {"cuda": "nccl", "sim": "cpu:gloo,sim:sim"}.get(device.type, "gloo")
@@ -178,8 +178,8 @@ def join(device: torch.device, size: int, options: Options) -> None:
 
 
 def share_gpus() -> None:
-    """Have NCCL take ranks for ranks of different hosts where they outnumber this host's GPUs: two
-    of one host it refuses on one GPU ("Duplicate GPU detected"). Bytes then go through sockets."""
+    """Let NCCL take ranks for ranks of different hosts if they outnumber this host's GPUs: it
+    refuses two of one host on one GPU ("Duplicate GPU detected"). Bytes then go through sockets."""
     if torch.cuda.device_count() < local_ranks():
         os.environ.setdefault("NCCL_HOSTID", f"rank{os.environ['RANK']}")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -197,7 +197,7 @@ def local_ranks() -> int:
 
 
 def choose_device(recipe: Recipe, options: Options) -> torch.device:
-    """This rank's own GPU where there is one for each rank on this host; the CPU otherwise."""
+    """Return this rank's own GPU if this host has one for each of its ranks; the CPU otherwise."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if options.device == "sim":
         return simulated(local_rank)
@@ -216,8 +216,8 @@ def choose_device(recipe: Recipe, options: Options) -> torch.device:
 
 
 def simulated(local_rank: int) -> torch.device:
-    """Return this rank's simulated accelerator. A kernel costs 10 us, an op 50 us and what 10 GB/s
-    give."""
+    """Return this rank's simulated accelerator. A kernel takes 10 us, an op 50 us plus its bytes at
+    10 GB/s."""
     from pardbg.lab.sim import device as sim
 
     sim.settings.launch_ns = 10_000

@@ -16,7 +16,7 @@ from pardbg.lab.recipes.shape import BLOCKS, CONTEXT, HEADS, VOCABULARY, WIDTH, 
 
 
 class Embedding(nn.Module):
-    """Token and position to a vector: [batch, time] int64 → [batch, time, WIDTH]."""
+    """Embedding of token and position as a vector: [batch, time] int64 → [batch, time, WIDTH]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Each position looks at itself and at those before it."""
+    """Causal attention: each position attends to itself and to those before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer network, each added to what came in."""
+    """Attention, then a two-layer network, each added to its input."""
 
     def __init__(self, pace_ms: float) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Vector to scores: [batch, time, WIDTH] → [batch, time, VOCABULARY]."""
+    """Projection of vectors to scores: [batch, time, WIDTH] → [batch, time, VOCABULARY]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,21 +79,21 @@ class Head(nn.Module):
 
 
 def gpt(seed: int, pace_ms: float = 0.0) -> nn.Sequential:
-    """Return the whole model with the weights this seed gives, on the CPU. A block takes
-    ``pace_ms`` in forward and twice that in backward, beside what it computes."""
+    """Return the whole model with the weights of this seed, on the CPU. A block takes ``pace_ms``
+    more in forward and twice that in backward."""
     torch.manual_seed(seed)
     return nn.Sequential(Embedding(), *(Block(pace_ms) for _ in range(BLOCKS)), Head())
 
 
 def stage(whole: nn.Sequential, index: int, num_stages: int) -> nn.Sequential:
-    """Stage ``index`` of ``num_stages``: its share of the blocks in order, earlier stages the
-    larger ones; the first stage has the embedding too, the last one the head."""
+    """Return stage ``index`` of ``num_stages``: its share of the blocks in order, earlier stages
+    the larger ones; the first stage has the embedding too, the last one the head."""
     mine = share(index, num_stages, BLOCKS)
     return blocks_of(whole, mine.start, mine.stop)
 
 
 def blocks_of(whole: nn.Sequential, first: int, last: int) -> nn.Sequential:
-    """Blocks [first, last); with the first one the embedding, with the last one the head."""
+    """Return blocks [first, last); with the first the embedding, with the last the head."""
     embedding, *blocks, head = whole
     before = [embedding] if first == 0 else []
     behind = [head] if last == BLOCKS else []
@@ -101,5 +101,5 @@ def blocks_of(whole: nn.Sequential, first: int, last: int) -> nn.Sequential:
 
 
 def loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per byte; log 256 = 5.5 is pure guessing."""
+    """Return the mean cross-entropy in nats per byte; log 256 = 5.5 is pure guessing."""
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())

@@ -1,4 +1,4 @@
-"""Mixture of experts: in two of the blocks eight MLPs stand for one, two on each rank."""
+"""Mixture of experts: in two of the blocks eight MLPs replace one, two on each rank."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pardbg.lab.recipes.model import Block, gpt, loss
 from pardbg.lab.recipes.shape import EXPERTS, MOE_BLOCKS, WIDTH
 
 NUDGE = 0.02
-"""Distance by which a step moves the bias of an expert that had too many tokens, or too few."""
+"""Step by which the bias of an expert moves that had too many tokens, or too few."""
 
 
 class Experts(nn.Module):
-    """In the place of a block's MLP: a router, and this rank's share of the experts."""
+    """Replacement of a block's MLP: a router, and this rank's share of the experts."""
 
     def __init__(self, mlps: Sequence[nn.Module], world: World, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class Experts(nn.Module):
         each = EXPERTS // world.size
         self.mine = nn.ModuleList(mlps[world.rank * each : (world.rank + 1) * each])
         self.bias = torch.zeros(EXPERTS)
-        """Added to the scores for the choice alone, so that no expert starves."""
+        """Bias added to the scores only for the choice of experts, so that no expert starves."""
         self.counts = torch.zeros(EXPERTS, dtype=torch.int64)
-        """Tokens of this rank that each expert got in the last forward."""
+        """Number of this rank's tokens for each expert in the last forward."""
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
@@ -59,7 +59,7 @@ class Experts(nn.Module):
         return (home * weight).view_as(x)
 
     def compute(self, here: Tensor, arriving: Tensor) -> Tensor:
-        """Each row through its expert. They came by rank, and from each rank by expert."""
+        """Return each row's output of its expert. Rows come by rank, and per rank by expert."""
         parts = here.split(arriving.flatten().tolist())
         of_expert = [torch.cat(parts[i :: len(self.mine)]) for i in range(len(self.mine))]
         made = [mlp(rows) for mlp, rows in zip(self.mine, of_expert, strict=True)]
@@ -68,8 +68,8 @@ class Experts(nn.Module):
 
 
 def build(world: World, options: Options) -> tuple[nn.Sequential, dict[int, Experts]]:
-    """Return the GPT with experts in some blocks, by the number of the block. Every rank makes them
-    all from the same seed and keeps its own."""
+    """Return the GPT with experts in some blocks, and the experts by block. Every rank makes all of
+    them from the same seed and keeps its own."""
     # The ranks of the default group again, under a name of their own: DDP's traffic stays apart.
     group = dist.new_group(group_desc="ep")
     model = gpt(options.seed, options.pace_ms)
@@ -84,8 +84,8 @@ def build(world: World, options: Options) -> tuple[nn.Sequential, dict[int, Expe
 
 
 def balance(layers: dict[int, Experts], world: World) -> None:
-    """Count over all ranks and nudge: experts that got more than their share become less likely.
-    128 more bytes a step. Integers, so every rank comes to the same."""
+    """Count tokens over all ranks and adjust: experts with more than their share become less
+    likely. 128 more bytes a step. Integers, so that all ranks get equal results."""
     counts = torch.stack([layer.counts for layer in layers.values()])
     dist.all_reduce(counts)
     for (number, layer), load in zip(layers.items(), counts.cpu(), strict=True):

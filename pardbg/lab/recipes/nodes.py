@@ -21,10 +21,10 @@ import time
 from types import FrameType
 
 GRACE_S = 10.0
-"""Maximum time for the other launchers to notice that one has failed."""
+"""Maximum time, s, for the other launchers to notice that one has failed."""
 ASKED_S = 2.0
-"""An interrupt mostly reaches the launchers too, being of the same process group. If it did not,
-they are told after this long."""
+"""Time, s, after which launchers are interrupted that an interrupt has not reached. Mostly it does,
+as they are of the same process group."""
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
 
 def wait(launchers: list[subprocess.Popen[bytes]], end_at: list[float]) -> int:
     """Return the first exit code that is not 0, once all have ended. ``end_at``: times from which
-    on those that have not are terminated."""
+    on launchers still running are terminated."""
     failed = False
     while any(launcher.poll() is None for launcher in launchers):
         if not failed and any(launcher.returncode for launcher in launchers):
@@ -71,7 +71,7 @@ def wait(launchers: list[subprocess.Popen[bytes]], end_at: list[float]) -> int:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a free port."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return made.getsockname()[1]

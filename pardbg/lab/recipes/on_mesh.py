@@ -55,7 +55,7 @@ def three_d(world: World, options: Options) -> None:
 
 
 def own_stage(world: World, options: Options, mesh: DeviceMesh) -> nn.Sequential:
-    """Return this rank's stage of the pipeline it is in."""
+    """Return this rank's stage of its pipeline."""
     pp = mesh["pp"]
     whole = gpt(options.seed, options.pace_ms)
     return stage(whole, pp.get_local_rank(), pp.size()).to(world.device)
@@ -66,7 +66,7 @@ def train_stage(
     optimizer: torch.optim.Optimizer,
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:  # fmt: skip
-    """Train by 1F1B along pp; pipelines beside each other along dp take different sequences."""
+    """Train by 1F1B along pp; parallel pipelines along dp take different sequences."""
     dp, pp = mesh["dp"], mesh["pp"]
     index, num_stages = pp.get_local_rank(), pp.size()
     first, last = index == 0, index == num_stages - 1

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 
 def spend(device: torch.device, seconds: float) -> None:
-    """Let the rank's compute take longer."""
+    """Sleep, so that the rank's compute takes longer."""
     if device.type == "sim":
         from pardbg.lab.sim import device as sim
 
@@ -33,7 +33,7 @@ def spend(device: torch.device, seconds: float) -> None:
 
 
 class _Sleep(torch.autograd.Function):
-    """Its input, late."""
+    """Identity that returns its input late."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
@@ -49,8 +49,8 @@ class _Sleep(torch.autograd.Function):
 
 
 class Paced(nn.Module):
-    """Passes its input on after ``pace_ms`` in forward, the gradient after as long times
-    ``backward``."""
+    """Layer that returns its input after ``pace_ms`` in forward, and the gradient after
+    ``backward`` times as long."""
 
     def __init__(self, pace_ms: float, backward: float = 2.0) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Paced(nn.Module):
 
 
 class PacedLinear(nn.Linear):
-    """A linear layer whose weights' gradients take ``pace_ms`` longer."""
+    """A linear layer whose weight gradients take ``pace_ms`` longer."""
 
     def __init__(self, size_in: int, size_out: int, pace_ms: float) -> None:
         super().__init__(size_in, size_out)

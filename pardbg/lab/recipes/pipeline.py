@@ -17,37 +17,38 @@ from pardbg.lab.recipes.model import gpt, loss, stage
 from pardbg.lab.recipes.shape import MICROBATCHES
 
 MakeSchedule = Callable[[list[PipelineStage], int], Any]
-"""This rank's stages and the number of microbatches in, a schedule of
-torch.distributed.pipelining out."""
+"""(this rank's stages, number of microbatches) -> a schedule of torch.distributed.pipelining."""
 Place = Callable[[int, int], Sequence[int]]
 """(rank, number of ranks) -> the stages of that rank."""
 Cut = Callable[[nn.Sequential, int, int], nn.Module]
-"""(model, stage, number of stages) -> that stage."""
+"""(model, stage, number of stages) -> the module of that stage."""
 
 
 def one_each(rank: int, size: int) -> Sequence[int]:
-    """0, 1, 2, 3."""
+    """Return one stage per rank: 0, 1, 2, 3."""
     return [rank]
 
 
 def loop(rank: int, size: int) -> Sequence[int]:
-    """0 and 4, 1 and 5, 2 and 6, 3 and 7: a microbatch goes round the ranks twice."""
+    """Return stages 0 and 4, 1 and 5, 2 and 6, 3 and 7: a microbatch goes round the ranks twice."""
     return [rank, size + rank]
 
 
 def v_shape(rank: int, size: int) -> Sequence[int]:
-    """0 and 7, 1 and 6, 2 and 5, 3 and 4: a microbatch goes down the ranks and back up."""
+    """Return stages 0 and 7, 1 and 6, 2 and 5, 3 and 4: a microbatch goes down the ranks and back
+    up."""
     return [rank, 2 * size - 1 - rank]
 
 
 def by(schedule: str, place: Place = one_each) -> Train:
-    """Return a recipe's ``train`` that goes by one of torch's schedules."""
+    """Return the ``train`` function of a recipe with one of torch's schedules."""
     return partial(train_pipeline, make_schedule=made_by(schedule, place), place=place)
 
 
 def made_by(schedule: str, place: Place = one_each) -> MakeSchedule:
-    """Torch's schedules of one stage on a rank take the stage, the others a list of them. They are
-    looked up by name when training begins, as not every release of torch has them all."""
+    """Return a maker of one of torch's schedules: those of one stage per rank take the stage,
+    others a list. Names are looked up when training begins, as not every torch release has all
+    schedules."""
 
     def make(stages: list[PipelineStage], microbatches: int) -> Any:
         kind = getattr(pipelining, schedule)
@@ -63,7 +64,7 @@ def train_pipeline(
     place: Place = one_each,
     cut: Cut = stage,
 ) -> None:
-    """Train with the stages on this rank that ``place`` says, cut from the model by ``cut``."""
+    """Train with this rank's stages by ``place``, cut from the model by ``cut``."""
     mine = place(world.rank, world.size)
     num_stages = sum(len(place(rank, world.size)) for rank in range(world.size))
     first, last = 0 in mine, num_stages - 1 in mine
@@ -90,11 +91,10 @@ def train_pipeline(
 
 
 def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -> list[Tensor]:
-    """All forwards and backwards of this rank in the schedule's order, receives and sends between.
-
+    """Run all forwards and backwards of this rank in the schedule's order, with receives and sends.
     Only the first stage needs the tokens, and only the last one, which has the targets, can compute
-    a loss: of each microbatch one. The gradients of the microbatches add up, divided by their
-    number, so that the step is that of the whole batch.
+    losses, one per microbatch. The microbatches' gradients add up, divided by their number, so the
+    step is that of the whole batch.
     """
     losses: list[Tensor] = []
     schedule.step(

@@ -79,7 +79,7 @@ def gradients(model: torch.nn.Module) -> torch.Tensor:
 
 
 def set_gradients(model: torch.nn.Module, vector: torch.Tensor) -> None:
-    """The reverse."""
+    """Set all gradients from one vector, in the order of the parameters."""
     parameters = list(model.parameters())
     parts = vector.split([p.numel() for p in parameters])
     for parameter, part in zip(parameters, parts, strict=True):

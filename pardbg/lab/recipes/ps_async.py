@@ -1,4 +1,4 @@
-"""Parameter server without a common step: whoever is ready pushes, nobody waits for the slowest."""
+"""Parameter server without a common step: workers push when ready, without waiting for others."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def serve(world: World, options: Options, bound: int) -> None:
 
 
 def in_time(version: int, away: Iterable[int], bound: int) -> bool:
-    """Return whether everybody who is away can still push within the bound. If the oldest comes
-    back first, then the next, each finds one update more."""
+    """Return whether all workers that are computing can still push within the bound: if the oldest
+    comes back first, then the next, each finds one update more."""
     return all(version + i - pulled <= bound for i, pulled in enumerate(sorted(away)))
 
 
 def give(model: torch.nn.Module, worker: int, version: int, batch: int) -> None:
-    """Weights, their version, and the number of the batch to compute on; -1: the training is over.
-    Both as float32 beside the weights, which is exact up to 16 million."""
+    """Send weights, their version, and the number of the batch to compute on; -1: the training is
+    over. Both numbers are float32 beside the weights, which is exact up to 16 million."""
     weights = parameters_to_vector(model.parameters()).detach()
     with watched.span("pull"):
         dist.send(torch.cat([weights, weights.new_tensor([version, batch])]), worker)

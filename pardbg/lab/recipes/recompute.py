@@ -1,4 +1,4 @@
-"""Activation checkpointing: forget what is inside a block, compute it again in backward."""
+"""Activation checkpointing: a block's activations are dropped and computed again in backward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg.lab.recipes.model import gpt, loss
 
 
 class Recomputed(nn.Module):
-    """A block whose inside may be forgotten."""
+    """A block whose activations may be dropped."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from pardbg.lab.recipes.launch import Options, Train, World, main_of
 from pardbg.lab.recipes.model import gpt, loss
 
 SHARDS: Final = 2
-"""Ranks of a group of ``hsdp`` that share one copy. On real machines: the GPUs of one."""
+"""Number of ranks of a ``hsdp`` group that share one copy. On real machines: the GPUs of one."""
 
 
 def zero(world: World, options: Options, reshard: bool) -> None:
@@ -33,7 +33,7 @@ def hsdp(world: World, options: Options) -> None:
 
 
 def train_sharded(world: World, options: Options, mesh: DeviceMesh, reshard: bool) -> None:
-    """``reshard``: throw a block's parameters away after its forward, gather them for backward."""
+    """Train with FSDP. ``reshard``: free a block's parameters between forward and backward."""
     model = gpt(options.seed, options.pace_ms).to(world.device)
     _, *blocks, _ = model
     # Inner modules first: each call takes the parameters that no earlier one has taken.

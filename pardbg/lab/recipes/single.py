@@ -1,4 +1,4 @@
-"""The same training in one process: what every other recipe's losses are compared with.
+"""The same training in one process: the reference for every other recipe's losses.
 
 python -m pardbg.lab.recipes.single --steps 20
 """

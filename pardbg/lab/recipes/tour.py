@@ -15,7 +15,7 @@ from pardbg.lab.recipes import watched
 from pardbg.lab.recipes.launch import Options, World, main
 
 SIZE = 4
-"""Numbers in a tensor."""
+"""Number of elements of a tensor."""
 BITWISE = ("BAND", "BOR", "BXOR")
 REDUCTIONS = {
     "gloo": ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *BITWISE),
@@ -30,7 +30,7 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 
 class Tour:
-    """One rank's way through all of it."""
+    """Tour of one rank through all operations."""
 
     def __init__(self, world: World, backend: str, pause_s: float) -> None:
         self.rank, self.size, self.device = world.rank, world.size, world.device
@@ -44,14 +44,14 @@ class Tour:
         return torch.full((SIZE,), self.rank + 1, dtype=dtype, device=self.device)
 
     def of_all(self) -> list[Tensor]:
-        """Return what every rank holds: a list to send, or to compare with."""
+        """Return every rank's tensor: a list to send, or to compare with."""
         return [torch.full((SIZE,), float(n), device=self.device) for n in self.everybody]
 
     def empty(self) -> list[Tensor]:
         return [torch.zeros(SIZE, device=self.device) for _ in self.everybody]
 
     def check(self, what: str, got: object, want: object) -> None:
-        """Compare, remember what was seen, and give people time to look."""
+        """Check an op's result, remember it, and give people time to look."""
         if isinstance(got, Tensor):
             same = bool(torch.isclose(got, torch.tensor(want).to(got)).all())
         else:
@@ -163,7 +163,7 @@ class Tour:
             self.from_anybody()
 
     def from_anybody(self) -> None:
-        """Rank 0 takes a message from each, in the order in which they come."""
+        """Receive a message from each rank on rank 0, in the order in which they come."""
         if self.rank > 0:
             dist.send(self.mine(), 0, tag=9)
             self.check("send to whom it may concern", True, True)
@@ -186,8 +186,8 @@ class Tour:
             self.check("monitored_barrier", True, True)
 
     def objects(self) -> None:
-        """Any Python object, pickled. Sizes go ahead of the bytes, so each of these is two or more
-        collectives."""
+        """Exchange Python objects, pickled. Sizes are sent before the bytes, so each of these is
+        two or more collectives."""
         mine = {"rank": self.rank, "square": self.rank**2}
         every: list[object] = [None] * self.size
         dist.all_gather_object(every, mine)
@@ -207,12 +207,12 @@ class Tour:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Bits are integers'."""
+    """Return the data type of a reduction: integers for bitwise ones."""
     return torch.int64 if name in BITWISE else torch.float32
 
 
 def combined(name: str, numbers: Sequence[int]) -> float:
-    """Return what the reduction makes of the ranks' numbers, worked out in Python."""
+    """Return the reduction of the ranks' numbers, computed in Python."""
     ways: dict[str, Callable[[Sequence[int]], float]] = {
         "SUM": sum,
         "AVG": lambda n: sum(n) / len(n),
@@ -227,7 +227,7 @@ def combined(name: str, numbers: Sequence[int]) -> float:
 
 
 def train(world: World, options: Options) -> None:
-    """--steps tours, one after the other; where compute is paced, a moment's rest at each stop."""
+    """Run --steps tours, one after the other; with paced compute, rest at each stop."""
     for step in range(options.steps):
         tour = Tour(world, options.own["backend"], options.pace_ms / 1e3)
         for part in (

@@ -17,12 +17,12 @@ from pardbg.lab.recipes.model import Block, gpt, loss
 
 _CAN_KEEP: Final = "src_data_rank" in signature(parallelize_module).parameters
 KEEP_OWN: Final[dict[str, Any]] = {"src_data_rank": None} if _CAN_KEEP else {}
-"""Every rank made the same weights from the seed and keeps its part of them. Rank 0 would send them
-out otherwise, as it does before torch 2.7."""
+"""Options to shard local weights: every rank made the same weights from the seed and keeps its
+part. Otherwise rank 0 would send them, as it does before torch 2.7."""
 
 
 def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
-    """Cut the blocks of a model, or of a stage of it, over the ranks of a 1-D mesh."""
+    """Shard the blocks of a model, or of a stage of it, over the ranks of a 1-D mesh."""
     for block in model:
         if isinstance(block, Block):
             heads_to_ranks(block.attention.qkv, mesh.size())
@@ -36,11 +36,10 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def heads_to_ranks(qkv: nn.Linear, num_ranks: int) -> None:
-    """Order the rows so that equal shares of them are whole heads.
-
-    As it is made, all heads' queries come first, then all keys, then all values, and the first
-    quarter would be queries alone. Afterwards it is the queries, keys and values of rank 0's heads,
-    then rank 1's: each share looks like a smaller qkv. The same numbers, in other places.
+    """Order the rows so that equal shares of them are whole heads. By default all heads' queries
+    come first, then all keys, then all values, and the first quarter would be queries alone.
+    Afterwards the queries, keys and values of rank 0's heads come first, then rank 1's: each share
+    is like a smaller qkv. The numbers do not change, only their places.
     """
     with torch.no_grad():
         for part in (qkv.weight, qkv.bias):
@@ -51,7 +50,8 @@ def train_cut(
     world: World, options: Options, cut: Callable[[nn.Sequential, DeviceMesh], None],
     complete: Callable[[nn.Sequential], None] = lambda _model: None,
 ) -> None:  # fmt: skip
-    """Train a model that ``cut`` cuts over all ranks; ``complete`` its gradients after backward."""
+    """Train a model that ``cut`` shards over all ranks; ``complete`` its gradients after
+    backward."""
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("tp",))
     model = gpt(options.seed, options.pace_ms).to(world.device)
     cut(model, mesh)

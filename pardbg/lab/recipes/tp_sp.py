@@ -1,4 +1,5 @@
-"""Tensor parallel with sequence parallel norms: between matrices a rank has some positions."""
+"""Tensor parallel with sequence parallel norms: between matrices a rank has some of the
+positions."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from pardbg.lab.recipes.model import Block
 from pardbg.lab.recipes.tp import KEEP_OWN, heads_to_ranks, train_cut
 
 POSITIONS = Shard(1)
-"""Activations are [batch, time, WIDTH]: cut along time."""
+"""Sharding of activations [batch, time, WIDTH] along time."""
 
 
 def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
-    """Cut the whole model over the ranks of a 1-D mesh."""
+    """Shard the whole model over the ranks of a 1-D mesh."""
     embedding, *blocks, head = model
     # Embedding computes all positions on every rank and each keeps its own: cutting is free, and
     # in backward an all_gather gives everybody the gradients of all positions.
@@ -50,10 +51,8 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def complete(model: nn.Sequential) -> None:
-    """A norm's gradient on a rank is the part of its positions: add the parts up, once.
-
-    DTensor knows that they are parts and would add them up by itself, but each time the optimizer
-    looks: three times a step.
+    """Sum the parts of the norms' gradients, of which each rank has its positions' part. DTensor
+    would sum partial gradients by itself, but at each access of the optimizer: three times a step.
     """
     for parameter in model.parameters():
         grad = parameter.grad

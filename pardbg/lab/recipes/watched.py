@@ -1,4 +1,4 @@
-"""What a recipe tells pardbg, if pardbg is there. Without it every call does nothing."""
+"""Reports of a recipe to pardbg, if pardbg is installed. Without pardbg every call does nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ except ImportError:  # a recipe runs anywhere torch does
 
 
 def log(**numbers: float) -> None:
-    """Numbers of this step, for the screen: ``log(loss=2.5)``."""
+    """Log numbers of this step, for the screen: ``log(loss=2.5)``."""
     if pardbg_agent is not None:
         pardbg_agent.log(**numbers)
 
@@ -21,20 +21,20 @@ def log(**numbers: float) -> None:
 def span(
     name: str, part: int = 0, parts: int = 0, chunk: int = -1
 ) -> AbstractContextManager[object]:
-    """``with span("push"):`` names a piece of time, and the messages sent and received in it.
-    ``part`` of ``parts``, from 1, and ``chunk``: what an algorithm of many messages is at."""
+    """Return a context that names a span of time (``with span("push"):``), and the messages in it.
+    ``part`` of ``parts``, from 1, and ``chunk``: progress of an algorithm of many messages."""
     return nullcontext() if pardbg_agent is None else pardbg_agent.span(name, part, parts, chunk)
 
 
 def step(number: int | None = None) -> None:
-    """A training step ended, on a rank that has no optimizer to show it."""
+    """Report the end of a training step, on a rank without an optimizer."""
     if pardbg_agent is not None:
         pardbg_agent.step(number)
 
 
 def note(key: str, value: str) -> None:
-    """A fact of this program that belongs beside its figures. Call it after the process group is
-    there."""
+    """Report a fact of this program that is shown with its figures. Call it after the process group
+    exists."""
     core = getattr(sys.modules.get("pardbg_agent.active"), "CORE", None)
     if core is not None:
         from pardbg_agent.wire import DefKind

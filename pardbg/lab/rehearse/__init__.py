@@ -1,1 +1,1 @@
-"""A program run as every rank of a large job, one process a rank, with nobody to talk to."""
+"""Rehearsal: a program run as every rank of a large job, each process without its peers."""

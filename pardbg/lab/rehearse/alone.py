@@ -30,7 +30,7 @@ from pardbg_agent.hooks.ops import works
 from pardbg_agent.wire import Kind
 
 MAX_CONTROL_BYTES: Final = 1 << 16
-"""Integers in a message that is passed on."""
+"""Maximum bytes of integers in a message that is passed on."""
 MAX_DEPTH: Final = 40
 _OP_ISSUE, _STEP = int(Kind.OP_ISSUE), int(Kind.STEP)
 Moments = list[tuple[CodeType, int]]
@@ -39,18 +39,18 @@ _OWN: Final = (os.sep + "pardbg_agent" + os.sep, os.sep + "rehearse" + os.sep)
 
 
 class AnotherWorld(RuntimeError):
-    """The program wants another number of ranks than it is rehearsed with."""
+    """The program requires another number of ranks than it is rehearsed with."""
 
 
 class Mail:
-    """Integers on their way from rank to rank, by way of the process that forks them."""
+    """Integers sent from rank to rank, through the process that forks them."""
 
     def __init__(self, server: socket.socket, before_wait: Callable[[], None]) -> None:
         self._server, self._before_wait = server, before_wait
         self._counts: Counter[str] = Counter()
 
     def number(self, what: str) -> str:
-        """Return the name of the next message of a stream; both of its ends count alike."""
+        """Return the name of a stream's next message; sender and receiver count alike."""
         self._counts[what] += 1
         return f"{what}.{self._counts[what]}"
 
@@ -60,7 +60,7 @@ class Mail:
         self._server.send(msgpack.packb((name, -1, data)))
 
     def take(self, name: str, source: int, tensor: torch.Tensor) -> None:
-        """Wait for a message and put it into the tensor: zeros if its sender has ended without."""
+        """Wait for a message and copy it into the tensor: zeros if the sender ended without it."""
         self._before_wait()
         self._server.send(msgpack.packb((name, source, b"")))
         data = self._server.recv(2 * MAX_CONTROL_BYTES)
@@ -71,30 +71,30 @@ class Mail:
 
 
 class Alone:
-    """What this process is in the rehearsal, once it has been forked as a rank."""
+    """State of this process in the rehearsal, once it has been forked as a rank."""
 
     def __init__(self) -> None:
         self.rank, self.world, self.steps = -1, 0, 0
         self.mail: Mail | None = None
         self.end: Callable[[int], None] = lambda code: None
-        """Leave this rank; called after its last step."""
+        """Function that leaves this rank; called after its last step."""
         self.stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._frames: list[Moments] = []
-        """Moments of each stack; they keep the code alive whose id is its key."""
+        """Frames of each stack; they keep the code objects alive whose ids are the keys."""
         self._own: dict[int, bool] = {}
         self.places: list[int] = []
-        """Stack of each op that the rank issued, in order."""
+        """Number of the stack of each op that the rank issued, in order."""
         self._due: dict[int, tuple[Any, Callable[[], None]]] = {}
-        """id of a Work -> it, and what its wait brings."""
+        """id of a Work -> the Work, and the function that delivers at its wait."""
         self._ranks: dict[int, tuple[Any, list[int]]] = {}
         self._num_steps = 0
 
     def begin(self, rank: int, world: int, steps: int, mail: Mail) -> None:
-        """Be this rank."""
+        """Become this rank."""
         self.rank, self.world, self.steps, self.mail = rank, world, steps, mail
 
     def write_places(self, path: Path) -> None:
-        """Write where each op was issued: {"stacks": [[[file, line, function], ...]], "ops": []}"""
+        """Write the place of each op: {"stacks": [[[file, line, function], ...]], "ops": []}"""
         said: dict[tuple[int, int], tuple[str, int, str]] = {}
         for code, at in chain.from_iterable(self._frames):
             if (id(code), at) not in said:
@@ -103,7 +103,7 @@ class Alone:
         path.write_bytes(msgpack.packb({"stacks": stacks, "ops": self.places}))
 
     def observe(self, made: core.Core) -> core.Core:
-        """See the rank's own records: where its ops stand in the program, when steps end."""
+        """Watch the rank's own records: its ops' places in the program, the ends of its steps."""
         record = made.record
 
         def seen(kind: int, *fields: Any) -> None:
@@ -119,7 +119,7 @@ class Alone:
         return made
 
     def _stack(self, frame: FrameType | None) -> int:
-        """Number of the stack, which is without our own frames."""
+        """Return the number of the present stack, without pardbg's own frames."""
         own, innermost = self._own, frame
         key: list[tuple[int, int]] = []
         while frame is not None and len(key) < MAX_DEPTH:
@@ -201,7 +201,7 @@ class Alone:
         return wait
 
     def _later(self, work: Any, stream: str, source: int, tensor: torch.Tensor) -> None:
-        """At the wait, not before: the other side may first want something of this one."""
+        """Receive at the wait, not before: the other side may first need a message of this one."""
         mail = self.mail
         if mail is not None:
             name = mail.number(stream)
@@ -215,7 +215,7 @@ class Alone:
 
 
 def prepare() -> Alone:
-    """Make this process's torch one for rehearsals; ranks are forked from it."""
+    """Prepare this process's torch for rehearsals; ranks are forked from this process."""
     autostart.start()
     if "pardbg_agent.hooks" not in sys.modules:
         autostart.install_hooks()
@@ -242,8 +242,8 @@ def prepare() -> Alone:
 
 
 def _hook_replicas() -> None:
-    """DDP's own all_reduce takes its result from the Work's future, and a fake one's is empty: each
-    replica gets a hook that issues the same op. A hook of the program's own is called by it."""
+    """Give each DDP replica a hook that issues the same all_reduce: DDP's own takes the result from
+    the Work's future, and a fake one's is empty. The program's own hook is called by it."""
     replicas: Any = DistributedDataParallel
     made, register = replicas.__init__, replicas.register_comm_hook
 
@@ -269,7 +269,7 @@ def _reduced(replica: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 
 def _control(tensors: Any) -> torch.Tensor | None:
-    """The tensor of a message that a program may decide by: few integers."""
+    """Return a message's tensor if a program may decide by it: few integers."""
     if not isinstance(tensors, list) or len(tensors) != 1 or not torch.is_tensor(tensors[0]):
         return None
     one: torch.Tensor = tensors[0]
@@ -278,6 +278,6 @@ def _control(tensors: Any) -> torch.Tensor | None:
 
 
 def _line(code: CodeType, at: int) -> int:
-    """The line of an instruction."""
+    """Return the line of an instruction."""
     lines = (line for begin, end, line in code.co_lines() if begin <= at < end)
     return next(lines, None) or code.co_firstlineno

@@ -17,7 +17,7 @@ from pardbg.lab.rehearse.rank_trace import Frame, Trace
 from pardbg.words import size
 
 AHEAD: Final = 8
-"""Ops behind the one in question that must be as with the others."""
+"""Number of ops after a difference that must be equal to the others'."""
 _OF_COLLECTIVE: Final = ("op-mismatch", "root-mismatch", "size-mismatch", "dtype-mismatch")
 _OF_MESSAGE: Final = ("op-mismatch", "wrong-peer", "p2p-size-mismatch", "p2p-tag-mismatch")
 _PARTS: Final = {kind: kind.split("-")[-2] for kind in (*_OF_COLLECTIVE, *_OF_MESSAGE)}
@@ -27,20 +27,20 @@ What = tuple[str, int | None, int, int | str]
 
 
 class Call(NamedTuple):
-    """A collective, or an end of a message, as one rank issues it."""
+    """A collective, or one side of a message, as one rank issues it."""
 
     what: What
-    """Op, root or distance of the peer, size, dtype or tag: alike on ranks that do the same."""
+    """Op, root or distance of the peer, size, dtype or tag: equal on ranks that do the same."""
     group: str
-    """Key; empty: a message."""
+    """Key of the group; empty: a message."""
     label: str
     seq: int
     place: str
     bytes: int
     ranks: tuple[int, ...] = ()
-    """Ranks of its group."""
+    """Ranks of the call's group."""
     role: str = ""
-    """What the group is, on all ranks alike: its axis, else its size."""
+    """Role of the group, equal on all ranks: its axis, else its size."""
 
     def __str__(self) -> str:
         number = f" #{self.seq}" if self.group else ""
@@ -51,7 +51,7 @@ Calls = Sequence[Call]
 
 
 class Difference(NamedTuple):
-    """What one rank does otherwise. Kinds are those of findings."""
+    """Deviation of one rank. Kinds are those of findings."""
 
     kind: str
     rank: int
@@ -60,7 +60,7 @@ class Difference(NamedTuple):
 
 
 def differences(traces: Iterable[Trace]) -> list[Difference]:
-    """Return the first one of each rank in each group; a call on a wrong group is one."""
+    """Return each rank's first difference in each group; a call on a wrong group is one."""
     by_rank = {trace.rank: _calls(trace) for trace in traces if not trace.code}
     groups: dict[str, dict[int, Calls]] = defaultdict(dict)
     for rank, calls in by_rank.items():
@@ -112,7 +112,7 @@ def _whats(calls: Calls) -> tuple[tuple[Any, ...], ...]:
 
 
 def _in_group(by: Mapping[int, Calls], votes: Counter[Any]) -> Iterator[Difference]:
-    """Ranks of a group that differ from most; half against half, from most other groups."""
+    """Yield differences of a group's ranks from most; of two halves, from most other groups."""
     own = Counter(map(_whats, by.values()))
     if len(own) < 2:
         return
@@ -128,8 +128,8 @@ def _in_group(by: Mapping[int, Calls], votes: Counter[Any]) -> Iterator[Differen
 
 
 def _messages(by: Mapping[int, Calls]) -> Iterator[Difference]:
-    """Ranks whose messages are nearly those of several others that are alike; how far a peer is in
-    the group is what counts. Ends of a pipeline have messages of their own, and are like no other.
+    """Yield ranks whose messages are nearly those of several equal other ranks; peers are compared
+    by distance in the group. Ends of a pipeline have unique messages, so they match no others.
     """
     votes = Counter(map(_whats, by.values()))
     usual = {_whats(calls): calls for calls in by.values()}
@@ -142,7 +142,7 @@ def _messages(by: Mapping[int, Calls]) -> Iterator[Difference]:
 
 
 def _compared(rank: int, mine: Calls, usual: Calls) -> Difference | None:
-    """Return what one rank does otherwise than ``usual``, if that is one thing."""
+    """Return the difference of one rank from ``usual``, if there is a single one."""
     at = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a.what != b.what),
               min(len(mine), len(usual)))  # fmt: skip
     if at < len(usual) and _alike(mine[at:], usual[at + 1 :]):
@@ -166,7 +166,7 @@ def _compared(rank: int, mine: Calls, usual: Calls) -> Difference | None:
 
 
 def _of_rank(rank: int, call: Call, mine: Calls) -> Call:
-    """A message of another rank, as it would be this one's."""
+    """Return another rank's message as this rank would issue it."""
     ranks = next((one.ranks for one in mine), ())
     if call.group or rank not in ranks or len(ranks) != len(call.ranks):
         return call
@@ -189,12 +189,12 @@ def _other_call(rank: int, mine: Call, usual: Call) -> Difference:
 
 
 def _alike(one: Calls, other: Calls) -> bool:
-    """Both go on the same: to their ends, if those are near."""
+    """Return whether both continue equally: for AHEAD calls, or to their ends."""
     return _whats(one[:AHEAD]) == _whats(other[:AHEAD])
 
 
 def _moved(short: Calls, long: Calls, at: int) -> int:
-    """Of equal calls in a row, the one that is only in ``long``: where places begin to differ."""
+    """Return which of equal calls in a row is only in ``long``: the first with another place."""
     for first in range(at):
         if short[first].place != long[first].place:
             same = _whats(short[first:at]) == _whats(long[first + 1 : at + 1])
@@ -203,7 +203,7 @@ def _moved(short: Calls, long: Calls, at: int) -> int:
 
 
 def _wrong_groups(found: Sequence[Difference]) -> Iterator[Difference]:
-    """A call left out in one group and put in in another is one on the wrong group."""
+    """Yield calls on the wrong group: left out in one group and added in another."""
     extra = {(one.rank, one.call.what[0]): one for one in found if one.kind == "extra-op"}
     told: set[Difference] = set()
     for one in found:
@@ -217,7 +217,7 @@ def _wrong_groups(found: Sequence[Difference]) -> Iterator[Difference]:
 
 
 def _orders(by_rank: Mapping[int, Calls]) -> Iterator[Difference]:
-    """Ranks that issue what others do, over all groups, in another order than most of them."""
+    """Yield ranks that issue the same calls, over all groups, in another order than most ranks."""
     alike: dict[frozenset[Any], dict[int, Calls]] = defaultdict(dict)
     for rank, calls in by_rank.items():
         alike[frozenset(Counter(map(_labelled, calls)).items())][rank] = calls

@@ -34,11 +34,11 @@ _ISSUE, _WAIT, _DONE, _PHASE, _STEP = (
 )  # fmt: skip
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 Ref = tuple[str, int] | tuple[str, int, int]
-"""A collective: (group key, seq). An end of a message: (group key, rank, seq)."""
+"""A collective: (group key, seq). One side of a message: (group key, rank, seq)."""
 
 
 class OpRecord(NamedTuple):
-    """The fields of an op's record, as Python's own numbers."""
+    """Fields of an op's record as Python numbers."""
 
     kind: int
     flags: int
@@ -57,15 +57,15 @@ def op_records(records: Records) -> list[OpRecord]:
 
 
 class Signature(NamedTuple):
-    """What the members of an op must have in common."""
+    """Properties of an op that must be equal on all members."""
 
     op: str = ""
     root: int | None = None
     size: int = 0
-    """Bytes; 0 where members may bring different sizes."""
+    """Bytes; 0 if members may have different sizes."""
     dtype: str = ""
     shares: tuple[int, int] | None = None
-    """Bytes in and out, of ops whose shares may differ if they add up."""
+    """Bytes in and out, for ops whose shares may differ if they add up."""
     reduce: str = ""
 
 
@@ -84,49 +84,49 @@ def signature(record: OpRecord, op: OpDef) -> Signature:
 
 
 class Event(NamedTuple):
-    """A rank issues an op, or waits for one."""
+    """A rank's issue of an op, or its wait for one."""
 
     stamp: int
-    """Place among the rank's own moments."""
+    """Index among the rank's own moments."""
     waits: bool
     op: Ref
     row: int
-    """Record of the issue, or of the wait."""
+    """Row of the record of the issue, or of the wait."""
     record: OpRecord
 
 
 @dataclass(slots=True)
 class Op:
-    """A collective, or one end of a message."""
+    """A collective, or one side of a message."""
 
     members: frozenset[int] | None
-    """Ranks that must issue it; None: an end of a message."""
+    """Ranks that must issue the op; None: one side of a message."""
     issued: dict[int, Signature] = field(default_factory=dict)
-    """By rank."""
+    """Rank -> signature with which the rank issued the op."""
     begin: int = 0
-    """Ticks."""
+    """Begin of the op, ticks."""
     end: int | None = None
-    """Ticks; None: it has not ended."""
+    """End of the op, ticks; None: it has not ended."""
 
 
 @dataclass(slots=True)
 class Played:
-    """A rank as it would have run among the others."""
+    """A rank's run as it would have gone among the others."""
 
     trace: Trace
     records: Records
-    """Its records up to where it stands, in order, in ticks."""
+    """Records up to the point reached, in order, in ticks."""
     end_ns: int
     stuck: int | None = None
-    """The OP_ISSUE, by number, that never ends; None: it ran to its end."""
+    """Number of the OP_ISSUE that never ends; None: the rank ran to its end."""
     cut: bool = False
-    """It waits only for ranks that were ended after their steps."""
+    """Whether the rank only waits for ranks that were ended after their steps."""
     odd: tuple[tuple[int, int], ...] = ()
-    """(OP_ISSUE by number, when) of its ops that not all of their ranks issued alike."""
+    """(number of the OP_ISSUE, tick) of the rank's ops that not all members issued alike."""
 
 
 class _Rank:
-    """One rank's events, and how far it is."""
+    """One rank's events, and the progress in them."""
 
     def __init__(self, trace: Trace) -> None:
         records = trace.records
@@ -138,14 +138,14 @@ class _Rank:
         self.t1: NDArray[Any] = places[len(records) :]
         self.num_stamps = len(stamps)
         self.shift = np.zeros(len(stamps) + 1, np.int64)
-        """Ticks by which each moment is later than its own number, as increments."""
+        """Delay of each moment against its own number, ticks, as increments."""
         self.late = 0
         self.events = sorted(self._events(), key=itemgetter(0))
         self.at = 0
-        """Events behind it."""
+        """Number of events already played."""
 
     def ref(self, record: OpRecord) -> Ref:
-        """Return the op that a record is of."""
+        """Return the op of a record."""
         group = self.trace.groups.get(record.group_id)
         key = "" if group is None else group.key
         message = record.flags & _P2P
@@ -174,7 +174,7 @@ class _Rank:
                 yield Event(end, True, op, row, record)
 
     def delay(self, stamp: int, until: int) -> None:
-        """Move a moment, and all behind it, to a tick."""
+        """Delay a moment, and all later ones, to a tick."""
         behind = until - stamp - self.late
         if behind > 0:
             self.late += behind
@@ -182,7 +182,7 @@ class _Rank:
 
 
 class Play:
-    """The ranks' ops while they are played."""
+    """The state of playing all ranks' ops."""
 
     def __init__(self, traces: Sequence[Trace], transport: Transport, ended_early: bool) -> None:
         self._ended_early = ended_early
@@ -191,10 +191,10 @@ class Play:
         self._odd: set[Ref] = set()
         self._transport = transport
         self._streams: dict[Hashable, deque[tuple[Ref, bool]]] = defaultdict(deque)
-        """(from, to, …) or a pair of ranks -> (end of a message, it sends) that have not met"""
+        """(from, to, …) or pair of ranks -> (side of a message, whether a send), not matched"""
 
     def run(self) -> dict[int, Played]:
-        """Play the events of all ranks; return rank -> how far it came."""
+        """Play the events of all ranks; return rank -> the rank's played run."""
         ranks = list(self.ranks.values())
         reached = player.play(
             [rank.events for rank in ranks],
@@ -207,12 +207,12 @@ class Play:
         return {number: self._played(rank, number in cut) for number, rank in self.ranks.items()}
 
     def _open(self, event: Event) -> tuple[Ref, ...]:
-        """Return the op that an event waits for, if it has not ended."""
+        """Return the op that an event waits for, if that op has not ended."""
         op = self.ops.get(event.op) if event.waits else None
         return () if op is None or op.end is not None else (event.op,)
 
     def _take(self, rank: _Rank, event: Event) -> list[Ref]:
-        """Run an event. Returns the ops that end by it."""
+        """Run an event. Return the ops that end with it."""
         if not event.waits:
             now = event.stamp + rank.late
             message = event.record.flags & _P2P
@@ -257,7 +257,7 @@ class Play:
         return self._meet(self._streams[here], self._streams[there])
 
     def _meet(self, here: deque[tuple[Ref, bool]], there: deque[tuple[Ref, bool]]) -> list[Ref]:
-        """Match two streams' first ends while they are a send and a receive; return what ends."""
+        """Match two streams' first sides while they are a send and a receive; return ended ones."""
         ended: list[Ref] = []
         while here and there and here[0][1] != there[0][1]:
             refs = here[0][0], there[0][0]
@@ -276,7 +276,7 @@ class Play:
         return ended
 
     def _cut(self) -> set[int]:
-        """Return ranks that wait only for ranks that ``--steps`` ended, at last."""
+        """Return ranks that in the end only wait for ranks that ``--steps`` ended."""
         waits = {number: self._awaited(rank) for number, rank in self.ranks.items()}
         gone = {number for number, on in waits.items() if on is None}
         cut: set[int] = set()
@@ -285,7 +285,7 @@ class Play:
         return cut
 
     def _awaited(self, rank: _Rank) -> set[int] | None:
-        """Return the ranks that a rank waits for where it stands; None: it ran to its end."""
+        """Return the ranks that a rank waits for at present; None: it ran to its end."""
         if rank.at == len(rank.events):
             return None
         event = rank.events[rank.at]
@@ -293,7 +293,7 @@ class Play:
         return {event.record.peer} if op.members is None else set(op.members - op.issued.keys())
 
     def _played(self, rank: _Rank, cut: bool) -> Played:
-        """Return the rank's records in ticks, without those behind where it stands."""
+        """Return the rank's records in ticks, up to the point that it reached."""
         original = rank.trace.records
         records = original.copy()
         ticks = np.arange(rank.num_stamps + 1) + np.cumsum(rank.shift)
@@ -316,7 +316,7 @@ class Play:
         )
 
     def _complete(self, rank: _Rank, records: Records, keep: NDArray[np.bool_]) -> None:
-        """End each OP_DONE when its op ends; leave it out if that never does."""
+        """Set the end of each OP_DONE to its op's end; drop it if the op never ends."""
         rows = np.flatnonzero(records["kind"] == _DONE)
         for row, record in zip(rows.tolist(), op_records(records[rows]), strict=True):
             op = self.ops.get(rank.ref(record))
@@ -327,7 +327,7 @@ class Play:
 
 
 def _in_order(records: Records) -> Records:
-    """Return records with times in ns, in the order in which a rank would have made them."""
+    """Return records with times in ns, in the order in which a running rank would write them."""
     records["t1_ns"] = np.maximum(records["t0_ns"], records["t1_ns"])
     when = np.where(records["kind"] == _ISSUE, records["t0_ns"], records["t1_ns"])
     records = records[np.argsort(when, kind="stable")]
@@ -344,15 +344,15 @@ class Member(NamedTuple):
     group_id: int
     seq: int
     peer: int | None
-    """None: a collective."""
+    """Peer of a message; None: a collective."""
     op: OpDef
     signature: Signature
-    """Of a collective."""
+    """Signature of a collective."""
     bytes: int
 
 
 def members(trace: Trace) -> Iterator[Member]:
-    """Yield a rank's part of each op that it issues, in order."""
+    """Yield a rank's part of each op that the rank issues, in order."""
     for record in op_records(trace.records[trace.records["kind"] == _ISSUE]):
         op, message = trace.op(record.name_id), record.flags & _P2P
         yield Member(
@@ -362,8 +362,8 @@ def members(trace: Trace) -> Iterator[Member]:
 
 
 def _agree(op: Op) -> bool:
-    """Return whether all members issued the same. Shares may differ if they add up; another dtype
-    alone, of as many bytes, holds no rank up."""
+    """Return whether all members' signatures agree. Shares may differ if they add up; another dtype
+    of as many bytes does not block ranks."""
     issued = op.issued.values()
     same_dtype = len({one.dtype for one in issued}) == 1
     if len({(one.op, one.root, one.size if same_dtype else 0) for one in issued}) == 1:
@@ -378,6 +378,6 @@ def _agree(op: Op) -> bool:
 def play(
     traces: Sequence[Trace], transport: Transport = "rendezvous", ended_early: bool = False
 ) -> dict[int, Played]:
-    """Play what the ranks did against each other; rank -> how it would have gone.
-    ``ended_early``: after some steps, so what ranks had begun may lack its end."""
+    """Play all ranks' ops against each other; return rank -> its played run. ``ended_early``: ranks
+    were ended after some steps, so ops may lack their end."""
     return Play(traces, transport, ended_early).run()

@@ -1,4 +1,4 @@
-"""One rank's rehearsal: its records, its definitions, and the places of its ops in the program."""
+"""One rank's rehearsal: its records, its definitions, and its ops' places in the program."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ BATCH: Final = 1 << 16
 
 @dataclass(slots=True)
 class Trace:
-    """One rank's run."""
+    """Trace of one rank's run."""
 
     rank: int
     records: Records
-    """In order; times are the process's own."""
+    """Records in order; times are the process's own."""
     definitions: list[dict[str, Any]]
     places: bytes
-    """Places of its ops, as ``Alone.write_places`` wrote them."""
+    """Places of the rank's ops, as written by ``Alone.write_places``."""
     code: int
     cpu_ms: int
     lost: int = 0
-    """Records that did not fit the ring."""
+    """Number of records that did not fit into the ring."""
     why: str = ""
-    """``train.py:12: RuntimeError: …`` where the program raised."""
+    """``train.py:12: RuntimeError: …`` if the program raised."""
     output: tuple[str, ...] = ()
     ops: dict[int, OpDef] = field(default_factory=dict)
-    """By the id of their definition here."""
+    """Id of the definition in this process -> op."""
     groups: dict[int, GroupDef] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Trace:
                 self.groups[definition["id"]] = group_def(definition, 0)
 
     def op(self, number: int) -> OpDef:
-        """Return an op's definition; one without a name where it is missing."""
+        """Return an op's definition; one without a name if it is missing."""
         return self.ops.get(number, NO_OP)
 
     def stacks(self) -> list[tuple[Frame, ...]]:

@@ -1,4 +1,4 @@
-"""A rehearsal as a session: what the ranks would have done, and where they stand that are stuck."""
+"""A rehearsal as a session: the ranks' played runs, and the stacks of ranks that are stuck."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pardbg_agent.wire import FRAME, PROTOCOL_VERSION, DefKind, Key
 
 BEGIN_NS: Final = 1_000_000_000
 STALL_NS: Final = 2_500_000_000
-"""Time from the last event of stuck ranks to their stacks; a live hub takes as long."""
+"""Time from the last event of stuck ranks to their stacks, ns; a live hub takes as long."""
 END_NS: Final = 8_000_000_000
 BATCH: Final = 8192
 MAX_STACKS: Final = 256
@@ -37,18 +37,18 @@ MAX_PLACES: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A rehearsal's own facts, written beside the ranks."""
+    """Facts of a rehearsal, written beside the ranks."""
 
     command: tuple[str, ...]
     world: int
     ranks: tuple[int, ...]
-    """Those that were to run."""
+    """Ranks that were requested."""
     transport: str
     interrupted: bool
 
 
 def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
-    """Return what a reader must know of the session, a line each."""
+    """Return notes for readers of the session, a line each."""
     lines = [
         f"rehearsed {plural(len(played), 'rank')} of {said.world:,}, one by one, without a network:"
         " times count events, they measure nothing",
@@ -70,7 +70,7 @@ def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
 
 
 def also_run(wanted: Sequence[int], ran: Iterable[int]) -> str:
-    """Return a line about ranks that nobody asked for; empty: there are none."""
+    """Return a line about ranks that ran without a request; empty: there are none."""
     more = sorted(set(ran) - set(wanted))
     why = "others wait for their integers (shapes, objects)"
     return f"{ranks_text(more)} ran too: {why}" if more else ""
@@ -120,7 +120,7 @@ def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:
 
 
 def _define(writer: SessionWriter, one: Played, wall: int) -> None:
-    """A rank's definitions, under a name that is the same in each rehearsal."""
+    """Write a rank's definitions, under a name that is equal in all rehearsals."""
     key = Key.DEFINITION.value + _proc(one)
     for fields in one.trace.definitions:
         if fields.get("k") == DefKind.PROCESS.value:
@@ -143,7 +143,7 @@ def _ends(writer: SessionWriter, played: Mapping[int, Played], last: int) -> Non
 
 
 def _frames(played: Mapping[int, Played]) -> list[tuple[int, bytes, bytes]]:
-    """(when, process, FRAME and its records)"""
+    """Return (time, process, FRAME with its records), in order of time."""
     made = []
     for one in played.values():
         records = one.records
@@ -158,7 +158,7 @@ def _frames(played: Mapping[int, Played]) -> list[tuple[int, bytes, bytes]]:
 
 
 def _stacks(stuck: Sequence[Played]) -> tuple[StallPart, ...]:
-    """Return where ranks stand, those that stand together as one."""
+    """Return the stacks of stuck ranks, with ranks at equal stacks together."""
     found: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for one in stuck:
         stacks = one.trace.stacks()
@@ -169,7 +169,7 @@ def _stacks(stuck: Sequence[Played]) -> tuple[StallPart, ...]:
 
 
 def _places(played: Mapping[int, Played]) -> list[tuple[int, int, str]]:
-    """(rank, when, place) of the first ops of each rank that not all issue alike."""
+    """Return (rank, time, place) of each rank's first ops that not all members issue alike."""
     found = []
     for rank, one in played.items():
         stacks = one.trace.stacks() if one.odd else []

@@ -30,31 +30,31 @@ from typing import Any, Final, NoReturn
 import msgpack
 
 MAX_ALIVE: Final = 12
-"""Ranks at a time, most of them waiting for a message, before no further one is begun unasked."""
+"""Number of live ranks, mostly waiting for a message, from which on no unasked rank begins."""
 HOST: Final = "rehearsal"
 TO_ONE: Final = "p2p."
-"""Begin of the names of messages that one rank takes."""
+"""Prefix of the names of messages that a single rank takes."""
 MAX_SAID: Final = 1 << 18
 MANY: Final = 64
-"""Ranks from which it pays to make forks cheap."""
+"""Number of ranks from which on making forks cheap pays off."""
 HUGE: Final = 2 << 20
 COLLAPSE: Final = 25
-"""Linux's MADV_COLLAPSE."""
+"""Value of Linux's MADV_COLLAPSE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The program to rehearse, and as which ranks."""
+    """The program to rehearse, with the ranks to run."""
 
     folder: str
     """Run directory: run.json and ``rings``."""
     program: tuple[str, ...]
-    """Script and its arguments, or ``-m``, module and arguments."""
+    """Script with its arguments, or ``-m``, module and arguments."""
     world: int
     ranks: tuple[int, ...]
     per_node: int
     steps: int
-    """End each rank after so many; 0: when it ends itself."""
+    """Number of steps after which each rank is ended; 0: it runs to its own end."""
     jobs: int
 
     def write(self, path: Path) -> None:
@@ -69,34 +69,34 @@ def read_plan(path: str) -> Plan:
 
 @dataclass(slots=True)
 class Child:
-    """A rank that runs."""
+    """A running rank."""
 
     rank: int
     pid: int
     pidfd: int
     line: socket.socket
-    """On which it posts and wants messages: (name, sender or -1, data)."""
+    """Socket for the rank's posts and requests of messages: (name, sender or -1, data)."""
     wants: str = ""
-    """The message it waits for."""
+    """Name of the message that the rank waits for; empty: none."""
     source: int = -1
 
 
 @dataclass(slots=True)
 class Server:
-    """The ranks that run, and their mail."""
+    """The running ranks, and their messages."""
 
     plan: Plan
     alone: Any
     pending: dict[int, None] = field(default_factory=dict)
     alive: dict[int, Child] = field(default_factory=dict)
-    """By rank."""
+    """Rank -> its running process."""
     begun: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     mail: dict[str, bytes] = field(default_factory=dict)
     poll: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def run(self, ranks: Sequence[int]) -> None:
-        """Run these ranks, and those they wait for, to their ends."""
+        """Run these ranks, and the ranks that they wait for, to their ends."""
         self.pending.update(dict.fromkeys(ranks))
         while self.pending or self.alive:
             while self.pending and self._may_begin():
@@ -130,7 +130,7 @@ class Server:
             self.poll.register(fd, selectors.EVENT_READ, child)
 
     def _hear(self, child: Child) -> bool:
-        """One message of a rank; False: there is none."""
+        """Take one message of a rank; return False if there is none."""
         try:
             said = child.line.recv(MAX_SAID, socket.MSG_DONTWAIT)
         except OSError:
@@ -154,7 +154,7 @@ class Server:
         return True
 
     def _answer(self, child: Child) -> None:
-        """Give a rank what it waits for; nothing, where that will not come."""
+        """Send a rank its awaited message; empty data if that message will never come."""
         with suppress(OSError):  # it has just been killed
             child.line.send(self.mail.get(child.wants, b""))
         if child.wants.startswith(TO_ONE):
@@ -162,7 +162,7 @@ class Server:
         child.wants = ""
 
     def learn(self) -> None:
-        """Import what the first rank has imported, by its first wait and by its end."""
+        """Import the libraries that the first rank has imported, by its first wait and its end."""
         said = Path(self.plan.folder, "imports")
         if said.exists():
             learn(said.read_text(encoding="utf-8").split())
@@ -208,8 +208,8 @@ def learn(names: Sequence[str]) -> None:
 
 
 def on_huge_pages() -> None:
-    """Put this process's memory on huge pages: a fork then copies a page table of a few hundred
-    entries, not of fifty thousand. What cannot be moved stays as it is."""
+    """Move this process's memory to huge pages: a fork then copies a page table of a few hundred
+    entries, not of fifty thousand. Memory that cannot be moved stays as it is."""
     with suppress(OSError, ValueError, AttributeError):
         advise = ctypes.CDLL(None).madvise
         for said in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
@@ -223,7 +223,7 @@ def on_huge_pages() -> None:
 
 
 def imported_by(program: Sequence[str]) -> list[str]:
-    """Libraries that a script names in its import lines."""
+    """Return the libraries named in a script's import lines."""
     with suppress(Exception):
         found = importlib.util.find_spec(program[1]) if program[0] == "-m" else None
         source = Path((found and found.origin) or program[0]).read_text(encoding="utf-8")
@@ -244,7 +244,7 @@ def _is_library(name: str) -> bool:
 
 
 def _be_rank(server: Server, rank: int, line: socket.socket) -> NoReturn:
-    """In the child: run the program, leave what it did, end."""
+    """Run the program in the forked child, write its trace, and end."""
     from pardbg.lab.rehearse.alone import Mail
 
     gc.enable()
@@ -300,7 +300,7 @@ def _run(program: Sequence[str]) -> None:
 
 
 def _say_place(path: Path, error: BaseException) -> None:
-    """Say where the program's own code raised, and what."""
+    """Write the place at which the program's own code raised, with the error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "site-packages" not in f.filename and "runpy" not in f.filename
            and "/rehearse/" not in f.filename and "/torch/" not in f.filename]  # fmt: skip
@@ -311,7 +311,7 @@ def _say_place(path: Path, error: BaseException) -> None:
 
 
 def _say_imports(path: Path) -> None:
-    """Modules of libraries, Python's and ours among them, that the program has imported."""
+    """Write the names of library modules, Python's and pardbg's too, that were imported."""
     names = [name for name, module in list(sys.modules.items())
              if "site-packages" in (getattr(module, "__file__", None) or "")
              or "/torch/" in (getattr(module, "__file__", None) or "")

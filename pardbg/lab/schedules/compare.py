@@ -1,4 +1,4 @@
-"""What tables would take: step time, bubble, activations in flight and messages, side by side."""
+"""Comparison of tables: predicted step time, bubble, activations in flight and messages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pardbg.lab.schedules.schedule_table import Table
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Supposed ns of one microbatch through all of a rank's stages, which share it evenly."""
+    """Assumed ns of one microbatch through all stages of a rank, which share it evenly."""
 
     forward: float
     backward: float
     backward_input: float
     backward_weight: float
     hop: float = 0.0
-    """From the end of an action until its output is on the next rank."""
+    """Time from the end of an action until its output is on the next rank, ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Predicted:
     name: str
     verdict: Verdict
     step_ns: float | None
-    """None: it cannot run."""
+    """Duration of a step; None: the table cannot run."""
     bubble_fraction: float | None
     num_messages: int
-    """Sent in a step, over all ranks."""
+    """Number of messages sent in a step, over all ranks."""
 
 
 def predict(name: str, table: Table, taken: Durations | Costs) -> Predicted:
-    """Predict one table by supposed durations, or by those of a run."""
+    """Predict one table by assumed durations, or by those of a run."""
     verdict = lint(table)
     sends = table.num_messages
     if verdict.wrong or verdict.deadlocks("buffered"):
@@ -56,7 +56,7 @@ def predict(name: str, table: Table, taken: Durations | Costs) -> Predicted:
 
 
 def measured(view: View) -> Costs | str:
-    """Durations of a run's newest steps, or in words why there are none."""
+    """Return the durations of a run's newest steps, or the reason why there are none."""
     for layout in layouts(view):
         found = None if layout.chain is not None else costs(view, layout)
         if found is not None:
@@ -65,7 +65,7 @@ def measured(view: View) -> Costs | str:
 
 
 def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, float]]:
-    """action -> (begin, end) in ns of a table that can run, by the middle one of several steps."""
+    """Return action -> (begin, end) in ns of a table that can run, by the median one of steps."""
     order = ordered(table.plan(), table.num_stages)
     if isinstance(taken, Durations):
         times = _times(len(table.rows), table.num_stages, taken)
@@ -78,7 +78,7 @@ def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, f
 def mean_times(
     taken: Durations | Costs, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[dict[tuple[int, str], float], float]:
-    """Return ((stage, kind) -> mean ns with what lies between two actions, ns from rank to rank)"""
+    """Return ((stage, kind) -> mean ns, gap to the next action included; ns from rank to rank)."""
     if isinstance(taken, Durations):
         supposed = _times(num_ranks, num_stages, taken)
         return {key: row[0] for key, row in supposed.items()}, taken.hop
@@ -93,7 +93,7 @@ def mean_times(
 def _times(
     num_ranks: int, num_stages: int, taken: Durations
 ) -> dict[tuple[int, str], tuple[float]]:
-    """(stage, kind) -> ns"""
+    """Return (stage, kind) -> ns."""
     share = num_ranks / num_stages
     by_kind = {
         "F": taken.forward, "B": taken.backward, "I": taken.backward_input,

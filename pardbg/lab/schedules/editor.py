@@ -1,4 +1,4 @@
-"""A table being changed: a cursor, what can be done at it, and the way back."""
+"""Editor of a table: a cursor, the changes that are possible at it, and undo."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pardbg.lab.schedules.schedule_table import Cell, Op, Table, parse
 
 
 class Draft(NamedTuple):
-    """A table and where the cursor is in it."""
+    """A table with the position of the cursor."""
 
     table: Table
     rank: int = 0
     at: int = 0
-    """The cell of the rank's row."""
+    """Index of the cell in the rank's row."""
 
     @property
     def row(self) -> tuple[Cell, ...]:
@@ -22,24 +22,24 @@ class Draft(NamedTuple):
 
     @property
     def cell(self) -> Cell | None:
-        """Return the one under the cursor; None in an empty row."""
+        """Return the cell under the cursor; None in an empty row."""
         return self.row[self.at] if self.at < len(self.row) else None
 
     def needed(self) -> Cell:
-        """Return the cell under the cursor. UserError if there is none."""
+        """Return the cell under the cursor. UserError if the row is empty."""
         if self.cell is None:
             raise UserError(f"rank {self.rank} has no action: i inserts one")
         return self.cell
 
     def with_row(self, row: tuple[Cell, ...], at: int, rank: int | None = None) -> Draft:
-        """Another row for a rank (the cursor's), and the cursor in the row that it was in."""
+        """Return the draft with another row for a rank (the cursor's), and the cursor ``at``."""
         rank = self.rank if rank is None else rank
         cells = tuple(Cell(cell.ops, column) for column, cell in enumerate(row))
         rows = self.table.rows
         return Draft(Table((*rows[:rank], cells, *rows[rank + 1 :])), self.rank, max(0, at))
 
     def shifted(self, by: int) -> Draft:
-        """Return the action exchanged with its neighbour."""
+        """Return the draft with the action and its neighbour exchanged."""
         self.needed()
         to = self.at + by
         if not 0 <= to < len(self.row):
@@ -49,7 +49,7 @@ class Draft(NamedTuple):
         return self.with_row(tuple(row), to)
 
     def inserted(self, text: str, after: bool) -> Draft:
-        """With one more action, or several with blanks between, before or after the cursor."""
+        """Return the draft with more actions (separated by blanks) before or after the cursor."""
         try:
             cells = parse(",".join(text.split())).rows[0]
         except UserError as why:
@@ -60,13 +60,13 @@ class Draft(NamedTuple):
         return self.with_row((*self.row[:at], *cells, *self.row[at:]), at + len(cells) - 1)
 
     def deleted(self) -> Draft:
-        """Without the action."""
+        """Return the draft without the action."""
         self.needed()
         row = (*self.row[: self.at], *self.row[self.at + 1 :])
         return self.with_row(row, min(self.at, len(row) - 1))
 
     def split(self) -> Draft:
-        """B as I and W, one after the other; on an I or W: the two as B, where I was."""
+        """Return the draft with B split into I and W in a row; on I or W, both joined as B."""
         op = self.needed().ops[0]
         if len(self.needed().ops) == 1 and op.kind == "B":
             both = (Cell((op._replace(kind="I"),), 0), Cell((op._replace(kind="W"),), 0))
@@ -77,7 +77,7 @@ class Draft(NamedTuple):
         return self.with_row(row, at)
 
     def split_all(self) -> Draft:
-        """Split every B of the table into I and W."""
+        """Return the draft with every B of the table split into I and W."""
         found = self
         for rank, row in enumerate(self.table.rows):
             cells: list[Cell] = []
@@ -94,7 +94,7 @@ class Draft(NamedTuple):
         return found._replace(at=texts.index(text) if text in texts else 0)
 
     def brought(self, mark: tuple[int, int]) -> Draft:
-        """Return the marked action put before the cursor's, in whichever row that is."""
+        """Return the draft with the marked action, of any row, moved before the cursor's."""
         rank, at = mark
         if (rank, at) == (self.rank, self.at):
             return self
@@ -104,7 +104,7 @@ class Draft(NamedTuple):
         return left.with_row((*left.row[:to], source[at], *left.row[to:]), to)
 
     def swapped(self, mark: tuple[int, int]) -> Draft:
-        """Return the marked action and the cursor's exchanged."""
+        """Return the draft with the marked action and the cursor's exchanged."""
         rank, at = mark
         other, here = self.table.rows[rank][at], self.needed()
         found = self.with_row((*self.row[: self.at], other, *self.row[self.at + 1 :]), self.at)
@@ -113,7 +113,7 @@ class Draft(NamedTuple):
 
 
 def _joined(row: tuple[Cell, ...], op: Op) -> tuple[tuple[Cell, ...], int]:
-    """(the row with I and W of an op's microbatch as one B, its place)"""
+    """Return (the row with I and W of an op's microbatch joined as one B, the index of B)."""
     both = {op._replace(kind=kind) for kind in "IW"}
     halves = [at for at, cell in enumerate(row) if len(cell.ops) == 1 and cell.ops[0] in both]
     if len(halves) != 2:
@@ -131,17 +131,17 @@ class Editor:
         self.draft = Draft(Table(rows))
         self.saved = self.draft.table
         self.mark: tuple[int, int] | None = None
-        """(rank, cell) that was taken up."""
+        """(rank, cell) of the marked action; None: none."""
         self._past: list[Draft] = []
         self._future: list[Draft] = []
 
     @property
     def changed(self) -> bool:
-        """Return whether something is not saved."""
+        """Return whether there are unsaved changes."""
         return self.draft.table != self.saved
 
     def go(self, rank: int, at: int) -> None:
-        """Put the cursor somewhere, as near as there is a cell."""
+        """Move the cursor to a cell, or to the nearest one."""
         rank = min(max(rank, 0), len(self.draft.table.rows) - 1)
         last = len(self.draft.table.rows[rank]) - 1
         self.draft = self.draft._replace(rank=rank, at=max(0, min(at, last)))
@@ -155,11 +155,11 @@ class Editor:
         self.draft, self.mark = new, None
 
     def undo(self) -> None:
-        """The table before the last change. UserError if there was none."""
+        """Restore the table before the last change. UserError if there was none."""
         self._back(self._past, self._future, "nothing to undo")
 
     def redo(self) -> None:
-        """The last change undone, again."""
+        """Restore the change that was undone last. UserError if there was none."""
         self._back(self._future, self._past, "nothing to redo")
 
     def _back(self, source: list[Draft], to: list[Draft], none: str) -> None:
@@ -169,7 +169,7 @@ class Editor:
         self.draft, self.mark = source.pop(), None
 
     def marked(self) -> tuple[int, int]:
-        """Return the place taken up. UserError if none was."""
+        """Return the marked place. UserError if there is none."""
         if self.mark is None:
             raise UserError("nothing is taken up: m takes the action under the cursor")
         return self.mark

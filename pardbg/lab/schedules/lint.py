@@ -1,5 +1,5 @@
-"""Finds what is wrong with a table: actions missing, twice or in the wrong place, orders that
-cannot run, messages that do not meet. Each problem says where in the file it is.
+"""Checks of a table: actions missing, repeated or in the wrong place, orders that cannot run,
+messages that do not match. Each problem has its place in the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
 Load = Literal["loads", "refused", "no order"]
 _BEFORE: Final = {"B": "F", "I": "F", "W": "I"}
 MAX_PROBLEMS: Final = 1000
-"""Limit for one table: a cell 999999F999999 alone makes a million million others missing."""
+"""Maximum number of problems: one cell 999999F999999 makes a million million others missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Problem:
     kind: Kind
     text: str
     rank: int = -1
-    """Row of the file, from 0; -1: of no single row."""
+    """Row of the file, from 0; -1: not of a single row."""
     column: int = -1
-    """Cell of the row, from 0; -1: of no single cell."""
+    """Cell of the row, from 0; -1: not of a single cell."""
     transport: Transport | None = None
-    """Only by this model of a transport; None: whatever the transport."""
+    """Transport model with which the problem occurs; None: with any."""
     goes_on: bool = False
-    """torch does not fail here: it computes with other data."""
+    """Whether torch does not fail at the problem, but computes with other data."""
 
     @property
     def place(self) -> str:
@@ -51,7 +51,7 @@ class Problem:
         return f"row {self.rank + 1}" + (f", column {self.column + 1}" if self.column >= 0 else "")
 
     def line(self) -> str:
-        """Return one line of text for people."""
+        """Return the problem as one line of text."""
         by = f" ({self.transport})" if self.transport is not None else ""
         return f"{self.place or 'table'}: {self.kind}{by}: {self.text}"
 
@@ -63,13 +63,13 @@ class Verdict:
     num_microbatches: int
     problems: tuple[Problem, ...]
     in_flight: tuple[int, ...]
-    """rank -> most microbatches forwarded and not yet backwarded, summed over its stages."""
+    """rank -> maximum number of microbatches between forward and backward, over its stages."""
     load: Load = "loads"
-    """What torch does when it loads the table: takes it, refuses it by its own check
-    (``_validate_schedule``), or refuses it for want of an order of its messages (``Malformed
-    compute schedule``)."""
+    """Result of torch's loading of the table: accepted, refused by its own check
+    (``_validate_schedule``), or refused for lack of an order of messages (``Malformed compute
+    schedule``)."""
     hangs: bool = False
-    """Wrong, and its ranks wait for ever before one of them comes to where it would fail."""
+    """Whether a wrong table hangs: no rank reaches the cell at which it would fail."""
 
     @property
     def good(self) -> bool:
@@ -78,16 +78,16 @@ class Verdict:
 
     @property
     def wrong(self) -> bool:
-        """Return whether it is refused, or computes something else, whatever the transport."""
+        """Return whether the table is refused, or computes other results, on any transport."""
         return any(p.kind != "deadlock" for p in self.problems)
 
     def deadlocks(self, transport: Transport) -> bool:
-        """Return whether it never ends on this transport."""
+        """Return whether the table never ends on this transport."""
         return any(p.kind == "deadlock" and p.transport in (None, transport) for p in self.problems)
 
     @property
     def word(self) -> str:
-        """Return all of it in a word or a few."""
+        """Return the verdict in a few words."""
         if self.wrong:
             return "wrong"
         if self.deadlocks("buffered"):
@@ -99,8 +99,8 @@ class Verdict:
 def lint(
     table: Table, num_microbatches: int | None = None, transports: Sequence[Transport] = TRANSPORTS
 ) -> Verdict:
-    """Check a table; ``num_microbatches``: that many are expected, not as many as it seems to have.
-    Of its problems, the first ``MAX_PROBLEMS``."""
+    """Check a table; ``num_microbatches``: expected number, instead of the table's apparent one.
+    Only the first ``MAX_PROBLEMS`` problems are kept."""
     count = num_microbatches if num_microbatches is not None else _meant(table)
     found = chain(_counts(table, count), _orders(table), _losses(table), _message_rules(table))
     problems = list(islice(found, MAX_PROBLEMS))
@@ -123,8 +123,8 @@ def lint(
 
 
 def _meant(table: Table) -> int:
-    """Return how many microbatches there are to be: as half the stages have, so that one number
-    that is out of row is said once, and is not a lack of all below it."""
+    """Return the intended number of microbatches: that of at least half of the stages, so that a
+    single wrong number is one problem, not a lack of all below it."""
     forwards: dict[int, set[int]] = defaultdict(set)
     for _, _, op in table.ops():
         if op.kind == "F":
@@ -135,8 +135,8 @@ def _meant(table: Table) -> int:
 
 
 def _refused(table: Table, count: int) -> bool:
-    """As torch checks: a stage on one rank, F before B and I before W, and as many different
-    microbatches as there are. What runs twice, or too late for its messages, passes."""
+    """Return whether torch's check refuses the table: each stage on one rank, F before B, I before
+    W, as many microbatches as expected. Repeated actions, or ones too late for messages, pass."""
     seen: dict[tuple[int, str], set[int]] = defaultdict(set)
     for rank, _, (stage, kind, mb) in table.ops():
         before = _BEFORE.get(kind)
@@ -148,7 +148,7 @@ def _refused(table: Table, count: int) -> bool:
 
 
 def _counts(table: Table, count: int) -> Iterator[Problem]:
-    """Every F and B (or I and W) once, on the rank that has the stage."""
+    """Yield problems of F and B (or I and W) that do not occur once, on the stage's rank."""
     owner = table.owners
     seen: Counter[Op] = Counter()
     for rank, cell, op in table.ops():
@@ -186,7 +186,7 @@ def _absent(stage: int, mb: int, seen: Counter[Op], rank: int) -> Iterator[Probl
 
 
 def _orders(table: Table) -> Iterator[Problem]:
-    """Within a row: forward before backward, I before W."""
+    """Yield problems of order within a row: forward before backward, I before W."""
     done: set[Op] = set()
     all_ops = {op for _, _, op in table.ops()}
     for rank, cell, op in table.ops():
@@ -198,8 +198,8 @@ def _orders(table: Table) -> Iterator[Problem]:
 
 
 def _losses(table: Table) -> Iterator[Problem]:
-    """torch's runtime keeps a loss per forward of the last stage, in the order in which they run,
-    and takes it by the microbatch's number (``_maybe_get_loss``)."""
+    """Yield losses that torch's runtime mixes up: it keeps one per forward of the last stage, in
+    the order in which they run, and takes it by the microbatch's number (``_maybe_get_loss``)."""
     last, newest = table.num_stages - 1, -1
     for rank, cell, op in table.ops():
         if op.stage == last and op.kind == "F":
@@ -211,7 +211,7 @@ def _losses(table: Table) -> Iterator[Problem]:
 
 
 def _message_rules(table: Table) -> Iterator[Problem]:
-    """A table with messages: each where it belongs, both ends there, and in one order."""
+    """Yield problems of a table with messages: wrong place, missing other side, or wrong order."""
     if not table.has_messages:
         return
     owner, last = table.owners, table.num_stages - 1
@@ -259,7 +259,7 @@ def _message_here(
 
 
 def _ends(table: Table, seen: Counter[Op]) -> Iterator[Problem]:
-    """Each message has its other end: a step does not end before all of its messages have."""
+    """Yield messages without their other side: a step does not end before all messages have."""
     for rank, cell, op in table.ops():
         if op.is_message and seen[op] > seen[end := other_end(op)]:
             less = f"fewer {end.text}" if seen[end] else f"no {end.text}"
@@ -267,8 +267,8 @@ def _ends(table: Table, seen: Counter[Op]) -> Iterator[Problem]:
 
 
 def _crossed(table: Table, owner: Mapping[int, int]) -> Iterator[Problem]:
-    """Messages from one rank to another that are received in another order than they are sent: the
-    data would be mixed up without an error, since nothing but the order tells them apart."""
+    """Yield messages between two ranks that are received in another order than sent: data would be
+    mixed up without an error, since messages are told apart by order alone."""
     streams: dict[tuple[int, int], list[Op]] = defaultdict(list)
     arrivals: dict[tuple[int, int], list[tuple[Op, int]]] = defaultdict(list)
     for rank, cell, op in table.ops():
@@ -306,8 +306,8 @@ def _deadlocks(
 
 
 def _hang(table: Table, problems: Sequence[Problem]) -> Problem | None:
-    """Messages in another order move all behind them: a rank may wait for one that never comes, and
-    so for ever, unless another one fails before."""
+    """Return a hang due to the order of messages: a wrong order shifts all later ones, so a rank
+    may wait for one that never comes, unless another one fails before."""
     fails = {(p.rank, p.column) for p in problems if not p.goes_on and p.kind != "deadlock"}
     last = table.num_stages - 1
     found = find_deadlock(table.rows, table.owners, last, "buffered", fails, by_order=True)
@@ -315,7 +315,7 @@ def _hang(table: Table, problems: Sequence[Problem]) -> Problem | None:
 
 
 def _stuck(stuck: Mapping[int, Cell], owner: Mapping[int, int], last: int) -> Problem:
-    """An order of compute that no transport can save, the circle in words."""
+    """Return the problem of a compute order that no transport can run, the cycle in words."""
     waits: dict[int, tuple[int, str]] = {}
     for rank, cell in stuck.items():
         for op in cell.ops:

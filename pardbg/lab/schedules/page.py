@@ -36,29 +36,29 @@ from pardbg.render.pages.pipeline.tick_row import Window, ruler, window
 from pardbg.words import duration, percent, plural
 
 TAIL = 13
-"""Cells at the right for whom a rank waits."""
+"""Cells at the right for the rank that a rank waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLook:
-    """How the reader looks at a table."""
+    """State of the view of a table."""
 
     name: str
     costs: str
-    """Where durations are from, in words."""
+    """Source of the durations, in words."""
     rank: int = 0
     tick: int | None = None
-    """The chosen cell's; None: the row is empty."""
+    """Tick of the selected cell; None: the row is empty."""
     now: int = 0
-    """Ticks that have run."""
+    """Number of ticks that have run."""
     by_time: bool = False
     mark: str = ""
-    """The action that was taken up."""
+    """Text of the marked action."""
     changed: bool = False
     stale: bool = False
-    """Figures are of the table before the last key."""
+    """Whether the figures are of the table before the last key."""
     was: Predicted | None = None
-    """What was predicted of the file as it was opened."""
+    """Prediction for the file as it was opened."""
 
 
 def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
@@ -115,7 +115,7 @@ def _title(sheet: Sheet, grid: TickGrid, look: TableLook, cells: int) -> Line:
 
 
 def _timed(sheet: Sheet, look: TableLook, cells: int) -> tuple[list[Line], list[int]]:
-    """A row a rank, as long as its actions take."""
+    """Draw a row per rank, with actions as long as their durations."""
     room = cells - NAME - 2
     ends = max(end for _, end in sheet.times.values())
     many = sheet.num_stages > len(sheet.rows)
@@ -140,7 +140,7 @@ def _timed(sheet: Sheet, look: TableLook, cells: int) -> tuple[list[Line], list[
 
 
 def _figures(sheet: Sheet, look: TableLook, cells: int) -> list[Line]:
-    """Step, bubble and messages beside those of the file; activations per rank and stage."""
+    """Draw step, bubble and messages beside the file's; activations per rank and stage."""
     one, was = sheet.predicted, look.was
     parts: list[Segment] = []
     for name, value, before in (
@@ -162,7 +162,7 @@ def _figures(sheet: Sheet, look: TableLook, cells: int) -> list[Line]:
 def _verdict(
     sheet: Sheet, look: TableLook, chosen: Placed | None, cells: int, rows: int
 ) -> list[Line]:
-    """Return what lint says, those of the chosen cell first."""
+    """Draw lint's verdict, with the problems of the selected cell first."""
     found = sheet.predicted.verdict
     if found.good:
         return [fit(line(Segment("  ● good", "good"), Segment(": runs on every transport", "dim")),
@@ -178,7 +178,7 @@ def _verdict(
 
 
 def _inspected(sheet: Sheet, one: Placed, cells: int) -> list[Line]:
-    """The chosen cell: its time, place in the file, what it needs and who takes its output."""
+    """Draw the selected cell: its time, place in the file, its input and the user of its output."""
     text = one.op.text
     place = f"tick {one.tick}  row {one.rank + 1}, column {one.at + 1}  "
     head = [
@@ -200,7 +200,7 @@ def _inspected(sheet: Sheet, one: Placed, cells: int) -> list[Line]:
 
 
 def _waited(sheet: Sheet, one: Placed, begin: float | None) -> tuple[Segment, ...]:
-    """Return how long its rank was idle before it."""
+    """Return how long the rank was idle before the action."""
     row = sheet.rows[one.rank]
     before = row[row.index(one) - 1] if row.index(one) else None
     free = sheet.times.get(before.op.text, (0.0, 0.0))[1] if before is not None else 0.0
@@ -223,7 +223,7 @@ svg { background: #fbfbf9; font: 11px sans-serif } .t { fill: #2c343d }
 
 
 def svg(sheet: Sheet, width: int = 900) -> str:
-    """Return the schedule by time as a picture; by ticks if it cannot run."""
+    """Return the schedule by time as an SVG picture; by ticks if the table cannot run."""
     times = dict(sheet.times) or {
         one.op.text: (one.tick - 1.0, float(one.tick)) for row in sheet.rows for one in row
     }

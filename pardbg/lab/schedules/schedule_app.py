@@ -1,6 +1,5 @@
-"""``pardbg schedule show`` and ``edit``: a table on the tick grid, without a job.
-
-Keys change the draft at once; what is said of it is made by a thread and drawn when it is there.
+"""``pardbg schedule show`` and ``edit``: a table on the tick grid, without a job. Keys change the
+draft at once; its figures are computed by a thread and drawn when ready.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from pardbg.ui.widgets.lines import Lines, PicturePane
 from pardbg.ui.widgets.prompt import Prompt
 
 NARROWEST: Final = 40
-"""Cells under which nothing is drawn."""
+"""Minimum cells of the screen for drawing."""
 PLAY_S: Final = 0.25
-"""Between two ticks while it plays."""
+"""Time between two ticks while playing, s."""
 STALE_S: Final = 0.15
-"""Time the previous draft's picture stands unmarked, while the new one is made."""
+"""Time, s, for which the previous draft's figures are not marked as stale."""
 KEPT: Final = 32
-"""Sheets kept, for undo and redo."""
+"""Number of sheets kept, for undo and redo."""
 Say = Callable[[Table], Sheet]
 Save = Callable[[Table, str], str]
-"""(table, other file or "") -> what was written. Raises UserError with one line."""
+"""(table, other file or "") -> text about the written file. Raises UserError with one line."""
 _MOVES: Final = {
     "left": (0, -1), "h": (0, -1), "right": (0, 1), "l": (0, 1), "up": (-1, 0), "k": (-1, 0),
     "down": (1, 0), "j": (1, 0), "home": (0, -9999), "end": (0, 9999),
@@ -53,7 +52,7 @@ _EDIT_KEYS: Final = (
 
 
 class Shown(NamedTuple):
-    """A drawn sheet and the draft that it is of."""
+    """A drawn sheet and its draft."""
 
     sheet: Sheet
     draft: Draft
@@ -61,13 +60,13 @@ class Shown(NamedTuple):
 
 class ScheduleApp(TerminalApp):
     """``ScheduleApp(table, sheet_of, name=…, costs=…, save=…).run()``; without ``save`` the table
-    is looked at and not changed."""
+    is read-only."""
 
     AUTO_FOCUS = ""  # keys are the table's until something is asked for
 
     @dataclass
     class Made(Message):
-        """A sheet is there."""
+        """Message: a sheet is ready."""
 
         shown: Shown
 
@@ -106,7 +105,7 @@ class ScheduleApp(TerminalApp):
         return self.shown.sheet.rows[self.look.rank]
 
     def _look(self) -> None:
-        """The cursor to where the draft has it, as far as the sheet is of that draft."""
+        """Set the view's cursor to the draft's, if the sheet is of this draft."""
         draft = self.editor.draft
         if self.shown.draft.table == draft.table:
             sheet, mark = self.shown.sheet, self.editor.mark
@@ -193,7 +192,7 @@ class ScheduleApp(TerminalApp):
         self.editor.go(rank, best.at if best is not None else 0)
 
     def _time(self, key: str) -> bool:
-        """Keys that move in the ticks. True if it was one."""
+        """Handle keys that move in the ticks. Return whether the key was one of them."""
         now = min(self.look.now, self.shown.sheet.num_ticks)
         if key in ("t", "T", ".", ","):
             self._go(now + (1 if key in ("t", ".") else -1))
@@ -259,7 +258,8 @@ class ScheduleApp(TerminalApp):
             await self._keep("")
 
     async def _keep(self, other: str) -> None:
-        """Written by another thread; keys wait for it, so that `q` knows whether it is."""
+        """Save in another thread; keys wait for it, so that `q` knows whether the table is
+        saved."""
         assert self._save is not None
         table = self.editor.draft.table
         self._said = (await asyncio.to_thread(self._save, table, other), "good")

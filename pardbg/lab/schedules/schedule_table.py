@@ -28,7 +28,7 @@ _PAIR: Final = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 
 class Op(Action):
-    """One action: a stage's compute on a microbatch, or a message of it."""
+    """An action: a stage's compute on a microbatch, or a message of a microbatch."""
 
     __slots__ = ()
 
@@ -42,15 +42,15 @@ class Op(Action):
 
 
 class Cell(NamedTuple):
-    """What a rank does at once: one op, or the two of an overlapped pair."""
+    """Ops that a rank runs at a time: a single one, or the two of an overlapped pair."""
 
     ops: tuple[Op, ...]
     column: int
-    """In the file, from 0; -1: not from a file."""
+    """Index of the cell in the file, from 0; -1: not from a file."""
 
     @property
     def text(self) -> str:
-        """As torch writes it."""
+        """Text of the cell in torch's form."""
         if len(self.ops) == 1:
             return self.ops[0].text
         return f"({';'.join(op.text for op in self.ops)})OVERLAP_F_B"
@@ -61,7 +61,7 @@ class Table:
     """A schedule as written."""
 
     rows: tuple[tuple[Cell, ...], ...]
-    """A row a rank; slots that idle are left out."""
+    """Rows, one per rank, without idle slots."""
 
     @cached_property
     def has_messages(self) -> bool:
@@ -85,7 +85,7 @@ class Table:
 
     @property
     def num_messages(self) -> int:
-        """Messages of all ranks in a step: those in the table, or those that torch adds."""
+        """Number of messages of all ranks in a step: the table's own, or those torch adds."""
         if self.has_messages:
             return sum(op.kind.startswith("SEND") for _, _, op in self.ops())
         owner, count = self.owners, 0
@@ -96,7 +96,7 @@ class Table:
 
     @cached_property
     def owners(self) -> Mapping[int, int]:
-        """stage -> rank, as the first compute action of the stage says."""
+        """stage -> rank of the stage's first compute action."""
         found: dict[int, int] = {}
         for rank, _, op in self.ops():
             if op.is_compute:
@@ -104,7 +104,7 @@ class Table:
         return found
 
     def plan(self) -> dict[int, tuple[str, ...]]:
-        """Return rank -> compute entries, in the form that what-if's plans have."""
+        """Return rank -> compute entries, in the form of what-if's plans."""
         return {
             rank: tuple(cell.text for cell in row if any(op.is_compute for op in cell.ops))
             for rank, row in enumerate(self.rows)
@@ -134,7 +134,7 @@ def parse(text: str) -> Table:
 
 
 def _lines(text: str) -> Iterator[list[str]]:
-    """The cells of each line."""
+    """Return the cells of each line."""
     reader = csv.reader(io.StringIO(text))
     try:
         yield from reader
@@ -153,7 +153,7 @@ def from_plan(plan: Mapping[int, Sequence[str]]) -> Table:
 
 
 def dump(table: Table) -> str:
-    """As CSV that torch's ``_load_csv`` reads."""
+    """Return the table as CSV for torch's ``_load_csv``."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in table.rows:

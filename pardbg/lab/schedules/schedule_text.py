@@ -1,4 +1,4 @@
-"""Schedule tables in words: the grid as text, lint's verdict, and several side by side."""
+"""Schedule tables as text: the grid, lint's verdict, and several tables side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pardbg.render.reports.sections import table
 
 
 def grid(table: Table) -> str:
-    """Return a column a slot of equal length, a row a rank; ``·`` where the rank waits."""
+    """Return a grid: a column per slot of equal length, a row per rank; ``·`` for waiting."""
     rows = {rank: _compute(row) for rank, row in table.plan().items()}
     slots = uniform_slots(rows, table.num_stages)
     width = 1 + max((len(text) for row in slots.values() for text in row), default=1)
@@ -28,7 +28,7 @@ def grid(table: Table) -> str:
 
 
 def _compute(row: Sequence[str]) -> tuple[str, ...]:
-    """A rank's actions, pairs as their two parts."""
+    """Return a rank's actions, with pairs as their two parts."""
     return tuple(
         part for text in row for part in text.removesuffix("OVERLAP_F_B").strip("()").split(";")
     )
@@ -42,7 +42,7 @@ _LOADS: Final = {
 
 
 def verdict(name: str, found: Verdict) -> str:
-    """Return what lint says of one file."""
+    """Return lint's verdict on one file."""
     shape = (
         f"{words.plural(found.num_ranks, 'rank')}, {words.plural(found.num_stages, 'stage')}, "
         f"{found.num_microbatches} microbatches"
@@ -56,7 +56,7 @@ def verdict(name: str, found: Verdict) -> str:
 
 
 def compared(tables: Sequence[Predicted]) -> str:
-    """Return one line a table, the fastest first; those that cannot run last, with the reason."""
+    """Return a line per table, the fastest first; ones that cannot run last, with the reason."""
     rows = [("schedule", "step", "bubble", "in flight", "messages", "")]
     inf = float("inf")
     for one in sorted(tables, key=lambda t: inf if t.step_ns is None else t.step_ns):

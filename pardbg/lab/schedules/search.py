@@ -21,22 +21,22 @@ from pardbg.lab.schedules.schedule_table import Op, Table, from_plan
 
 Placement = Literal["one", "loop", "v"]
 PLACEMENTS: Final[tuple[Placement, ...]] = ("one", "v", "loop")
-"""A stage a rank; two a rank, there and back (0 and 7, 1 and 6 …) or round (0 and 4, 1 and 5 …)."""
+"""Placements: one stage per rank; two, there and back (0 and 7 …) or round (0 and 4 …)."""
 Rows = list[list[Op]]
 Progress = Callable[[float], None]
-"""Called with the share of the work that is done."""
+"""Function called with the share of the work that is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The pipeline to find a schedule for."""
+    """The pipeline for which a schedule is searched."""
 
     num_ranks: int
     num_microbatches: int
     placement: Placement
     taken: Durations | Costs
     memory: float | None
-    """Maximum activations on a rank, in microbatches over all its stages; None: no limit."""
+    """Maximum activations on a rank, in microbatches through all its stages; None: no limit."""
 
     @property
     def num_stages(self) -> int:
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def most(self) -> int:
-        """Return the limit in microbatches of one stage."""
+        """Return the limit of activations in microbatches of one stage."""
         whole = self.num_microbatches * self.num_stages
         if self.memory is None:
             return whole
@@ -57,12 +57,12 @@ class Problem:
         return stage % self.num_ranks
 
     def needs(self, op: Op) -> Op | None:
-        """Return the action whose output it takes, in the split form."""
+        """Return the action whose output this action takes, in the split form."""
         found = needed(op, self.num_stages)
         return None if found is None else Op(*found)
 
     def bound_ns(self) -> float:
-        """No schedule is shorter: a rank's work, after the forwards that lead to it."""
+        """Return a lower bound of a step: a rank's work, after the forwards that lead to it."""
         times, hop = self.times()
         lead, bound = 0.0, 0.0
         for rank in range(self.num_ranks):
@@ -73,7 +73,7 @@ class Problem:
         return bound
 
     def times(self) -> tuple[Mapping[tuple[int, str], float], float]:
-        """Return ((stage, kind) -> ns, ns from rank to rank)"""
+        """Return ((stage, kind) -> ns, ns from rank to rank)."""
         return mean_times(self.taken, self.num_ranks, self.num_stages, self.num_microbatches)
 
 
@@ -85,32 +85,32 @@ class Found:
     predicted: Predicted
     placement: Placement
     bound_ns: float
-    """No schedule of this placement and these durations is shorter."""
+    """Lower bound of the step time for this placement and these durations."""
 
     @property
     def proved(self) -> bool:
-        """Return whether it is the shortest of its placement, but for rounding."""
+        """Return whether the table is the shortest of its placement, up to rounding."""
         return (self.predicted.step_ns or 0) <= self.bound_ns * 1.005
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
     ahead: int
-    """Forwards more than 1F1B's warm-up on each rank."""
+    """Number of forwards beyond 1F1B's warm-up on each rank."""
     deep_first: bool
-    """Prefer the later of two stages whose forward could run."""
+    """Whether to prefer the later of two stages whose forwards could run."""
     forward_first: bool
-    """A forward before a backward, while there may be one more."""
+    """Whether to run a forward before a backward, while the limit allows one more."""
     patience: float
-    """Share of a W to wait for what is about to come rather than run the W."""
+    """Share of a W's time to wait for a coming action rather than run the W."""
     pile: int
-    """W's that may pile up before one runs ahead of a forward."""
+    """Maximum number of delayed W's before one runs ahead of a forward."""
 
 
 def search(
     problem: Problem, progress: Progress = lambda _share: None, known: Iterable[Table] = ()
 ) -> Found | None:
-    """The best of all policies' tables and the ``known`` ones; None: none fits in the memory."""
+    """Return the best of all policies' tables and the ``known`` ones; None: none fits."""
     best: Found | None = None
     for table in known:
         if table.num_stages == problem.num_stages:
@@ -139,7 +139,7 @@ def _taken_over(problem: Problem, best: Found | None, table: Table) -> Found | N
 
 
 def better(problem: Problem, best: Found | None, rows: Rows) -> Found | None:
-    """The better of a table and split rows, these with I and W as B wherever that costs nothing."""
+    """Return the better of a table and split rows; I and W become B where that costs nothing."""
     found = _said(problem, rows)
     if found is None or (best is not None and not _beats(found, best)):
         return best
@@ -160,7 +160,7 @@ def _beats(one: Found, other: Found) -> bool:
 
 
 def _said(problem: Problem, rows: Rows) -> Found | None:
-    """The rows as a table, if lint finds nothing wrong with it on any transport."""
+    """Return the rows as a table, if lint finds no problem on any transport."""
     table = from_plan({rank: [op.text for op in row] for rank, row in enumerate(rows)})
     predicted = predict("search", table, problem.taken)
     good = predicted.verdict.good and predicted.step_ns is not None
@@ -181,7 +181,7 @@ def _policies(problem: Problem) -> Iterator[_Policy]:
 
 
 class _Run:
-    """A policy at work."""
+    """A run of one policy."""
 
     def __init__(self, problem: Problem, policy: _Policy) -> None:
         self.problem, self.policy = problem, policy
@@ -201,7 +201,7 @@ class _Run:
         self.rows: Rows = [[] for _ in ranks]
 
     def ready(self, op: Op) -> float | None:
-        """Return when its input is there, in ns; None: not known yet."""
+        """Return the time at which an action's input is ready, ns; None: not known yet."""
         source = self.problem.needs(op)
         if source is None:
             return 0.0
@@ -212,7 +212,7 @@ class _Run:
         return end + (self.hop if far else 0.0)
 
     def choices(self, rank: int) -> list[tuple[tuple[float, ...], float, Op]]:
-        """(preference, when ready, action) of each action that may come next, the lowest first."""
+        """Return (preference, time when ready, action) of possible next actions, lowest first."""
         policy, found = self.policy, []
         waiting = sum(self.next[s, "I"] - self.next[s, "W"] for s in self.stages[rank])
         room = self.most[rank] - self.held[rank]
@@ -238,7 +238,7 @@ class _Run:
         return max(self.ends.values()) if whole else None
 
     def _step(self) -> bool:
-        """Run one action, or let a rank's clock go on. False: nothing can move."""
+        """Run one action, or advance a rank's clock. False: no rank can move."""
         left = [r for r, row in enumerate(self.rows) if len(row) < self._length(r)]
         for rank in sorted(left, key=lambda r: self.clock[r]):
             now, choices = self.clock[rank], self.choices(rank)

@@ -1,5 +1,5 @@
-"""A table as it is looked at and edited: where each action stands on the tick grid, when it would
-run, and the figures of the whole. No torch, no job."""
+"""Sheet of a table for viewing and editing: each action's place on the tick grid, its time, and the
+figures of the whole. No torch, no job."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ class Placed:
 
     rank: int
     at: int
-    """Its cell in the rank's row."""
+    """Index of the cell in the rank's row."""
     op: Op
     tick: int
-    """From 1."""
+    """Tick of the action, from 1."""
     runs: bool
-    """False: it never begins, and its tick is only where it is drawn."""
+    """Whether the action ever begins; if not, the tick is only the place at which it is drawn."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with everything that is said of it."""
+    """A table with all derived facts."""
 
     table: Table
     predicted: Predicted
     rows: tuple[tuple[Placed, ...], ...]
     times: Mapping[str, tuple[float, float]]
-    """action -> (begin, end) in ns by the supposed durations; empty if the table cannot run."""
+    """action -> (begin, end) in ns by the assumed durations; empty if the table cannot run."""
     num_stages: int
 
     @property
     def num_ticks(self) -> int:
-        """Ticks that are drawn."""
+        """Number of drawn ticks."""
         return max((one.tick for row in self.rows for one in row), default=0)
 
     @cached_property
     def where(self) -> Mapping[str, Placed]:
-        """action -> its place."""
+        """action -> its place in the table."""
         return {one.op.text: one for row in self.rows for one in row}
 
     @cached_property
     def stage_peaks(self) -> tuple[int, ...]:
-        """stage -> most microbatches forwarded and not yet backwarded."""
+        """stage -> maximum number of microbatches after forward and before backward."""
         held, most = [0] * self.num_stages, [0] * self.num_stages
         for _, _, op in self.table.ops():
             if 0 <= op.stage < self.num_stages:
@@ -63,19 +63,19 @@ class Sheet:
         return tuple(most)
 
     def problems_at(self, rank: int, at: int) -> tuple[Problem, ...]:
-        """Return what lint says of one cell."""
+        """Return lint's problems of one cell."""
         row = self.table.rows[rank] if rank < len(self.table.rows) else ()
         column = row[at].column if at < len(row) else -2
         return tuple(p for p in self.predicted.verdict.problems
                      if p.rank == rank and p.column == column)  # fmt: skip
 
     def needs(self, op: Op) -> Placed | None:
-        """Return the action whose output this one takes."""
+        """Return the action whose output this action takes."""
         needed = source(op.text, self.num_stages, self.where)
         return self.where[needed] if needed is not None else None
 
     def grid(self, now: int) -> TickGrid:
-        """Return the tick grid when ``now`` ticks have run."""
+        """Return the tick grid after ``now`` ticks."""
         done = {one.op.text for row in self.rows for one in row if one.runs and one.tick <= now}
         rows = tuple(self._row(rank, now, done) for rank in range(len(self.rows)))
         return TickGrid("", 0, 0, min(now, self.num_ticks), self.num_ticks, rows,
@@ -124,7 +124,7 @@ def sheet(table: Table, taken: Durations | Costs) -> Sheet:
 
 
 def _places(table: Table) -> tuple[tuple[Placed, ...], ...]:
-    """The ticks of a table's compute, as far as it runs; the rest stands behind."""
+    """Return the ticks of a table's compute, as far as it runs; blocked actions come after."""
     rows = [[(at, op) for at, cell in enumerate(row) for op in cell.ops if op.is_compute]
             for row in table.rows]  # fmt: skip
     planned = {op.text for row in rows for _, op in row}

@@ -1,6 +1,5 @@
-"""CP-SAT on a schedule: from a table that runs to a shorter one, and a bound on all of its kind.
-
-``ortools`` is an extra and is imported here alone, when it is asked for.
+"""CP-SAT for schedules: improves a table that runs, and finds a bound for all tables of its kind.
+``ortools`` is an extra, imported only here, on request.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pardbg.lab.schedules.schedule_table import Op
 from pardbg.lab.schedules.search import Found, Problem, better
 
 UNITS: Final = 20
-"""Units in the shortest duration: times are whole numbers to the solver."""
+"""Number of units in the shortest duration: the solver's times are whole numbers."""
 
 
 def solver_there() -> bool:
@@ -56,7 +55,7 @@ def improve(problem: Problem, start: Found, seconds: float, workers: int = 1) ->
 def _begins(
     model: Any, problem: Problem, whole: Mapping[tuple[int, str], int], hop: int, horizon: int
 ) -> dict[Op, Any]:
-    """A variable an action: one at a time on a rank, after what it needs, within the memory."""
+    """Return a variable per action: one at a time on a rank, after its input, within the memory."""
     begins: dict[Op, Any] = {}
     spans: list[list[Any]] = [[] for _ in range(problem.num_ranks)]
     for stage in range(problem.num_stages):
@@ -89,7 +88,7 @@ def _hint(
     model: Any, problem: Problem, start: Found, begins: Mapping[Op, Any],
     whole: Mapping[tuple[int, str], int], hop: int,
 ) -> None:  # fmt: skip
-    """The table to start from, played in whole units."""
+    """Give the solver the starting table, played in whole units."""
     rows: dict[int, tuple[str, ...]] = dict.fromkeys(range(problem.num_ranks), ())
     for rank, _, op in start.table.ops():
         kinds = "IW" if op.kind == "B" else op.kind

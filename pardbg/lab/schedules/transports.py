@@ -29,17 +29,17 @@ from pardbg.lab.schedules.schedule_table import Cell, Op, Table
 
 Transport = Literal["buffered", "pair", "rank"]
 TRANSPORTS: Final[tuple[Transport, ...]] = ("buffered", "pair", "rank")
-"""Each is stricter than the one before: what runs on ``rank`` runs on all."""
+"""Models of a transport, each stricter than the one before: ``rank`` is the strictest."""
 _ENDS: Final = {
     "SEND_F": ("RECV_F", 1), "RECV_F": ("SEND_F", -1),
     "SEND_B": ("RECV_B", -1), "RECV_B": ("SEND_B", 1),
 }  # fmt: skip
-"""Kind of a message -> kind of its other end, stages from here to there."""
+"""Kind of a message -> kind of its other side, and the difference of stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A table with its messages, as far as an order could be found."""
+    """A table with its messages, as far as an order was found."""
 
     rows: tuple[tuple[Cell, ...], ...]
     stuck: Mapping[int, Cell]
@@ -47,7 +47,7 @@ class Lowered:
 
 
 def lower(table: Table) -> Lowered:
-    """Add the messages. A table that has them stays as it is."""
+    """Add messages to a table. A table that contains messages is not changed."""
     if table.has_messages:
         return Lowered(table.rows, {})
     owner, last = table.owners, table.num_stages - 1
@@ -95,7 +95,7 @@ def consumed(op: Op) -> Op | None:
 
 
 def _handed_on(op: Op, rank: int, owner: Mapping[int, int], last: int) -> Sequence[tuple[int, Op]]:
-    """Return the (rank, message) by which ``op``'s output goes to another rank."""
+    """Return the (rank, message) of send and receive that hand on ``op``'s output."""
     if op.kind == "F" and op.stage < last:
         way, other = "F", op.stage + 1
     elif op.kind in ("B", "I") and op.stage > 0:
@@ -110,7 +110,7 @@ def _handed_on(op: Op, rank: int, owner: Mapping[int, int], last: int) -> Sequen
 
 
 def _inputs(op: Op, last: int) -> tuple[Op, ...]:
-    """The forms in which an action's input may be on its rank: received, or made there."""
+    """Return the possible forms of an action's input on its rank: received, or computed there."""
     stage, kind, mb = op
     if kind == "F" and stage > 0:
         return Op(stage, "RECV_F", mb), Op(stage - 1, "F", mb)
@@ -123,13 +123,13 @@ def _inputs(op: Op, last: int) -> tuple[Op, ...]:
 
 
 class Blocked(NamedTuple):
-    """A rank that goes no further."""
+    """A rank that cannot go on."""
 
     rank: int
     cell: Cell
-    """The cell that it cannot begin."""
+    """The cell that the rank cannot begin."""
     waits_for: int
-    """The rank that would have to move first; -1: none could help."""
+    """The rank that would have to move first; -1: no rank could help."""
     why: str
 
 
@@ -138,7 +138,7 @@ class Deadlock:
     transport: Transport
     blocked: Mapping[int, Blocked]
     cycle: tuple[int, ...]
-    """Ranks that wait for each other in turn; empty: for something that never comes."""
+    """Ranks that wait for each other in turn; empty: for a message that never comes."""
 
 
 def find_deadlock(
@@ -146,10 +146,10 @@ def find_deadlock(
     fails: Collection[tuple[int, int]] = (),
     by_order: bool = False,
 ) -> Deadlock | None:  # fmt: skip
-    """Run a table; None if all of it runs, or a rank comes to a cell at which it fails.
-    ``rows``: a row a rank, messages included; ``owner``: stage -> rank; ``last``: the last stage;
-    ``fails``: (rank, column); ``by_order``: a receive takes what its rank is sent next, whatever
-    the names: only buffered."""
+    """Run a table; return None if all of it runs, or if a rank reaches a cell at which it fails.
+    ``rows``: a row per rank, messages included; ``owner``: stage -> rank; ``last``: the last stage;
+    ``fails``: (rank, column); ``by_order``: a receive takes the next message to its rank, whatever
+    its name: only buffered."""
     links = _Links(rows, owner, last, transport, fails, by_order)
     at = play(rows, links.missing, links.run)
     if links.failed:
@@ -162,7 +162,7 @@ def find_deadlock(
 
 
 class _Links:
-    """Messages under way while a table is run."""
+    """Messages in flight while a table is run."""
 
     def __init__(
         self, rows: Sequence[Sequence[Cell]], owner: Mapping[int, int], last: int,
@@ -171,16 +171,16 @@ class _Links:
         self._owner, self._last, self._transport = owner, last, transport
         self._fails, self._by_order, self.failed = fails, by_order, False
         self._there: set[Op] = set()
-        """Compute that has run, and receives whose message has come."""
+        """Compute that has run, and receives whose message has arrived."""
         self._posted: set[Op] = set()
-        """Messages that were posted, without the receives that have come."""
+        """Messages that were posted, without receives that have arrived."""
         self._streams: dict[tuple[int, int], deque[Op]] = defaultdict(deque)
-        """(rank, stream) -> its messages that were posted and have not moved, in order."""
+        """(rank, stream) -> posted messages that have not moved, in order."""
         self._unmet: dict[tuple[tuple[int | None, ...], bool], deque[Op]] = defaultdict(deque)
-        """((from, to), whether sends) -> those that have not met, where names do not count."""
+        """((from, to), whether sends) -> unmatched messages, if names do not count."""
 
     def missing(self, rank: int, cell: Cell) -> tuple[Op | str, ...]:
-        """Return the inputs of a cell that are not there; any form of one is enough."""
+        """Return the inputs that a cell lacks; any form of an input is enough."""
         if self._fails and (rank, cell.column) in self._fails:
             self.failed = True
             return ("an end",)
@@ -190,7 +190,7 @@ class _Links:
         return found, _twin(found)
 
     def run(self, rank: int, cell: Cell) -> Iterator[Op]:
-        """Run a cell; yield the compute and the receives that are there from now on."""
+        """Run a cell; yield the compute and the receives that are done by it."""
         for op in cell.ops:
             if op.is_compute:
                 self._there.add(op)
@@ -203,7 +203,7 @@ class _Links:
                     yield came
 
     def _post(self, rank: int, op: Op) -> Iterator[Op]:
-        """Yield the receives that come by a message's post."""
+        """Yield the receives that a message's post completes."""
         sends, end = op.kind[0] == "S", other_end(op)
         if self._by_order:  # the first receive takes the first message
             to = peer(op, self._owner)
@@ -221,7 +221,7 @@ class _Links:
             yield from self._move(rank, self._stream(op))
 
     def _move(self, rank: int, number: int) -> Iterator[Op]:
-        """Yield the receives of the messages that can move by what is new in a stream."""
+        """Yield the receives of messages that can move after a change of a stream."""
         changed = [(rank, number)]
         while changed:
             at = changed.pop()
@@ -237,17 +237,17 @@ class _Links:
                 yield here if here.kind[0] == "R" else end
 
     def _other_stream(self, rank: int, op: Op) -> tuple[int, int] | None:
-        """The (rank, stream) of a message's other end; None: it goes nowhere."""
+        """Return the (rank, stream) of a message's other side; None: the message has none."""
         to = peer(op, self._owner)
         return None if to is None or to == rank else (to, self._stream(other_end(op)))
 
     def _stream(self, op: Op) -> int:
-        """Return the number of the stream of its rank that a message is in."""
+        """Return the number of a message's stream on its rank."""
         to = peer(op, self._owner)
         return -1 if self._transport == "rank" or to is None else to
 
     def _lacks(self, op: Op) -> Op | None:
-        """Return what a compute action waits for: a receive, or compute on its own rank."""
+        """Return the input that a compute action lacks: a receive, or compute on its own rank."""
         source = self._input(op)
         if source is None or source in self._there:
             return None
@@ -260,7 +260,7 @@ class _Links:
         return consumed(op)
 
     def blocked(self, rank: int, cell: Cell) -> Blocked:
-        """Return why a rank does not begin a cell."""
+        """Return the reason why a rank cannot begin a cell."""
         missing = next(m for op in cell.ops if (m := self._lacks(op)) is not None)
         if missing.is_compute:
             return Blocked(rank, cell, -1, f"needs {missing.text}, which this rank has not run")
@@ -284,7 +284,7 @@ class _Links:
 
 
 def _twin(op: Op) -> Op:
-    """The other form of a backward."""
+    """Return the other form of a backward."""
     return op._replace(kind="I" if op.kind == "B" else "B")
 
 

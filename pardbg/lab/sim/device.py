@@ -23,7 +23,7 @@ from pardbg.lab.sim import extension
 
 NAME: Final = "sim"
 GROUP: Final = "cpu:gloo,sim:sim"
-"""Backend of a process group with tensors on the device and on the host."""
+"""Backend string of a process group for tensors on the device and on the host."""
 
 utils: Final[Any] = torch.utils
 utils.rename_privateuse1_backend(NAME)  # the extension names its device so
@@ -32,15 +32,15 @@ settings, counts, take_log = native.settings(), native.counts, native.take_log
 last_event, time_of, hold, release = (
     native.last_event, native.time_of, native.hold, native.release,
 )  # fmt: skip
-"""``time_of(last_event())``: ns, of the event that this thread recorded last. ``hold()``: the
-current stream stops; ``release(it, ns)`` lets it go on as if it had done so at that time."""
+"""``time_of(last_event())``: time, ns, of the event that this thread recorded last. ``hold()``:
+stops the current stream; ``release(it, ns)`` continues it as if it had continued at that time."""
 acc: Final = torch.accelerator
 _C: Final[Any] = torch._C
 _exchange, _maybe_exchange = _C._accelerator_exchangeDevice, _C._accelerator_maybeExchangeDevice
 
 
 def spend(ms: float, name: str = "spend") -> None:
-    """Launch a kernel on the current stream that takes so long."""
+    """Launch a kernel of this duration on the current stream."""
     native.spend(round(ms * 1e6), name)
 
 

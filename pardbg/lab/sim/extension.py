@@ -19,13 +19,13 @@ OPTIONS: Final = ("-O1", "-std=c++20", "-DNDEBUG", "-DTORCH_EXTENSION_NAME=_sim"
 
 
 def place() -> Path:
-    """Return where the extension for this torch is, or will be. Raises native.Unusable."""
+    """Return the path of the extension for this torch, built or not. Raises native.Unusable."""
     return _folder() / f"sim-{_digest(Path(native.torch_folder()))}.so"
 
 
 def built() -> Path:
-    """Return the path of the extension, built now if there is none (about 30 s). Processes that
-    ask meanwhile wait. Raises native.Unusable (no compiler, no headers) or OSError."""
+    """Return the path of the extension, built now if there is none (about 30 s). Concurrent callers
+    wait. Raises native.Unusable (no compiler, no headers) or OSError."""
     path = place()
     if path.exists():
         return path
@@ -40,7 +40,7 @@ def built() -> Path:
 
 
 def load() -> Any:
-    """Return the extension's module. Raises as ``built`` does, or ImportError."""
+    """Return the extension's module. Raises the errors of ``built``, or ImportError."""
     path = str(built())
     loader = importlib.machinery.ExtensionFileLoader("_sim", path)
     spec = importlib.util.spec_from_file_location("_sim", path, loader=loader)

@@ -27,7 +27,7 @@ def by_kind() -> dict[Kind, list[Recipe]]:
 
 
 def find(name: str) -> Recipe:
-    """The recipe of that name; RecipeError, with names that look like it, if there is none."""
+    """Return the recipe of that name. RecipeError, with similar names, if there is none."""
     recipe = RECIPES.get(name)
     if recipe is not None:
         return recipe

@@ -50,7 +50,7 @@ def _pieces(nproc: int, own: Mapping[str, Any]) -> str | None:
 
 
 def _reachable(nproc: int, own: Mapping[str, Any]) -> str | None:
-    """Can this torch, on this machine, join a group that way?"""
+    """Return whether this torch can join a group by this method on this machine."""
     return _backend(nproc, own["backend"]) or _init_method(own["init-method"])
 
 

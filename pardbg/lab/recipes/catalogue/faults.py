@@ -1,4 +1,4 @@
-"""The same training with one planted fault."""
+"""Recipes of the same training with one planted fault."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SEVERAL = takes(
     range(2, BATCH // 2 + 1),
     f"needs ranks that wait for each other: take 2 to {BATCH // 2}, not {{}}",
 )
-"""With two sequences at least for each."""
+"""Requirement of at least two sequences per rank."""
 _UNEVEN_STAGES = takes(
     range(2, BLOCKS - 2), f"needs stages with blocks to move: take 2 to {BLOCKS - 3} ranks"
 )
 
 
 def _strikes(nproc: int, own: Mapping[str, Any]) -> str | None:
-    """The fault's rank is there, and its step comes."""
+    """Return why the fault cannot strike (no such rank, or no such step); None: it strikes."""
     rank, step, steps = own.get("fault-rank", 0), own.get("fault-step", 0), own.get("steps")
     if rank >= nproc:
         return f"--fault-rank {rank}: there are ranks 0 to {nproc - 1}"
@@ -72,7 +72,7 @@ def _fault(
 
 
 def _hang(name: str, code: str, summary: str, *options: Option, **more: Any) -> Recipe:
-    """One that ends when its ranks' patience does."""
+    """Return the recipe of a fault that ends when an op's timeout expires."""
     return _fault(name, code, summary, _RANK, _STEP, *options, _TIMEOUT, **more)
 
 

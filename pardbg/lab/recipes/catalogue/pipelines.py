@@ -10,10 +10,10 @@ from pardbg.lab.recipes.catalogue.recipe import Kind, Option, Recipe, divisors, 
 from pardbg.lab.recipes.shape import BATCH, BLOCKS, MICROBATCHES
 
 Takes = Callable[[int, int], bool]
-"""(stages' ranks, microbatches) -> whether the schedule can run so."""
+"""(ranks, microbatches) -> whether the schedule can run with them."""
 BROKEN_ON_GLOO: Final = "2.6", "2.7", "2.9"
-"""Torch releases whose schedules break on gloo. 2.6 waits for the last message of a batch alone
-(``_batch_p2p`` in pipelining/schedules.py): NCCL makes one of all of them, gloo does not."""
+"""Torch releases whose schedules break on gloo. 2.6 only waits for the last message of a batch
+(``_batch_p2p`` in pipelining/schedules.py): NCCL coalesces all of them, gloo does not."""
 
 
 def microbatches(default: int = MICROBATCHES) -> Option:
@@ -21,7 +21,7 @@ def microbatches(default: int = MICROBATCHES) -> Option:
 
 
 def cut(name: str, count: int, num_ranks: int, can: Takes, sequences: int = BATCH) -> str | None:
-    """Why so many ranks cannot cut ``sequences`` into ``count`` microbatches; None: they can."""
+    """Return why so many ranks cannot cut ``sequences`` into ``count`` microbatches, or None."""
     able = [m for m in divisors(sequences) if can(num_ranks, m)]
     if count in able:
         return None
@@ -40,17 +40,17 @@ def any_number(num_ranks: int, count: int) -> bool:
 
 
 def one_per_rank(num_ranks: int, count: int) -> bool:
-    """Return whether 1F1B's warm-up has one for each rank."""
+    """Return whether there is a microbatch for each rank, as 1F1B's warm-up needs."""
     return count >= num_ranks
 
 
 def two_per_rank(num_ranks: int, count: int) -> bool:
-    """DualPipeV needs one per stage, and a rank has two."""
+    """Return whether there is a microbatch per stage, as DualPipeV needs; a rank has two stages."""
     return count >= 2 * num_ranks
 
 
 def whole_rounds(num_ranks: int, count: int) -> bool:
-    """Interleaved schedules go round the ranks with as many microbatches each time."""
+    """Return whether microbatches fill whole rounds of the ranks, as interleaved schedules need."""
     return count % max(1, count // num_ranks) == 0
 
 

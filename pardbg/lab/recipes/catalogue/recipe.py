@@ -1,4 +1,4 @@
-"""What the list knows of a recipe: ranks that fit, options of its own, the screen it is for."""
+"""A recipe's entry in the catalogue: ranks that fit, options of its own, the screen it is for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pardbg.lab.recipes.shape import BATCH
 
 
 class RecipeError(ValueError):
-    """A wish no recipe can fulfil: one line that says what and what to do."""
+    """A request that no recipe can fulfil: one line with the reason and advice."""
 
 
 class Kind(str, Enum):
-    """The heading a recipe stands under in ``pardbg demo --list``, in this order."""
+    """Heading of a recipe in ``pardbg demo --list``, in this order."""
 
     DATA = "data parallel"
     PIPELINE = "model and pipeline"
@@ -30,22 +30,22 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of one recipe alone: ``pardbg demo ps-async --staleness 2`` passes it on."""
+    """An option of a single recipe: ``pardbg demo ps-async --staleness 2`` passes it on."""
 
     name: str
-    """Without the dashes; ``Options.own[name]`` in the recipe."""
+    """Name without dashes; ``Options.own[name]`` in the recipe."""
     default: Any
     help: str
-    """One line: what it does, with its unit."""
+    """Help in one line: the effect, with the option's unit."""
     type: Callable[[str], Any] = int
     choices: tuple[Any, ...] = ()
     least: int | None = None
-    """The smallest number that makes sense."""
+    """The smallest valid number; None: no minimum."""
     most: int | None = None
-    """The largest; goes with ``least``."""
+    """The largest valid number; needs ``least``, too."""
 
     def read(self, text: str) -> Any:
-        """Return the value that ``text`` means; RecipeError if it means none."""
+        """Return the value of ``text``; RecipeError if the text is not a valid value."""
         try:
             value = self.type(text)
         except ValueError:
@@ -68,10 +68,10 @@ class Option:
 
 
 Fits = Callable[[str, int], str | None]
-"""Recipe's name and number of ranks in; why it cannot run on so many, in one line, or None."""
+"""(recipe's name, number of ranks) -> why it cannot run on so many ranks, in one line, or None."""
 Able = Callable[[int, Mapping[str, Any]], str | None]
-"""Ranks, and own options with ``steps``, in; why this machine or this torch cannot do it, or the
-options cannot be meant, in one line, or None."""
+"""(ranks, own options with ``steps``) -> reason, in one line, why this machine or torch cannot run
+it, or why the options are invalid, or None."""
 
 
 def takes(numbers: Container[int], why: str) -> Fits:
@@ -101,48 +101,48 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 ANY_RANKS: Final = takes(range(1 << 31), "")
-"""It depends on the options."""
+"""Any number of ranks; limits depend on the options."""
 ANY_SHARE: Final = takes(range(1, BATCH + 1), f"has {BATCH} sequences: take 1 to {BATCH} ranks")
-"""Each rank takes some sequences of the batch, not all as many."""
+"""Ranks may take different numbers of the batch's sequences."""
 EQUAL_SHARES: Final = takes(
     divisors(BATCH),
     f"cuts a batch of {BATCH} and cannot use {{}} ranks: take {listed(divisors(BATCH))}",
 )
-"""Each rank takes as many sequences of the batch as every other."""
+"""Each rank takes the same number of the batch's sequences."""
 
 
 def able(nproc: int, own: Mapping[str, Any]) -> str | None:
-    """Nothing but a CPU is needed."""
+    """Return None: any machine with a CPU can run it."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A program that trains the small GPT in one kind of parallelism."""
+    """A program that trains the small GPT with one kind of parallelism."""
 
     name: str
     kind: Kind
     summary: str
-    """One line for ``pardbg demo --list``."""
+    """Description in one line for ``pardbg demo --list``."""
     fits: Fits = EQUAL_SHARES
     able: Able = able
     nproc: int = 4
-    """Ranks by default."""
+    """Default number of ranks."""
     steps: int = 300
-    """Training steps by default: some minutes to watch when compute is paced."""
+    """Default number of training steps: some minutes to watch when compute is paced."""
     screen: str = "overview"
-    """The screen that shows what is special here; `pardbg demo` starts with it."""
+    """Screen that shows what is special about the recipe; `pardbg demo` starts with it."""
     options: tuple[Option, ...] = ()
     file: str = ""
-    """Module that several recipes share; without it the one of the recipe's own name."""
+    """Module shared by several recipes; empty: the module of the recipe's name."""
     code: str = ""
-    """``module:name`` of what trains, (World, Options) in, where the file does not import it."""
+    """``module:name`` of the training function of (World, Options), unless ``file`` imports it."""
     since: str = "2.4"
-    """The first torch release that has its parts."""
+    """First torch release that has the parts of the recipe."""
     not_on_gloo: tuple[str, ...] = ()
-    """Torch releases whose gloo lacks an op of it, or whose parts hang or fail on gloo."""
+    """Torch releases whose gloo lacks an op of the recipe, or fails or hangs in it."""
     on_cpu: bool = False
-    """Needs what only gloo on CPUs has, also where there are GPUs."""
+    """Whether the recipe needs gloo on CPUs, even on a machine with GPUs."""
 
     @property
     def module(self) -> str:
@@ -151,7 +151,7 @@ class Recipe:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Return what stands before the options, where a module serves several recipes."""
+        """Return the arguments before the options, if a module serves several recipes."""
         return (self.name,) if self.file else ()
 
     def load(self) -> Callable[[Any, Any], Any]:
@@ -165,12 +165,12 @@ class Recipe:
         return found
 
     def misfit(self, nproc: int, own: Mapping[str, Any] | None = None) -> str | None:
-        """Why this recipe cannot run on that many ranks here, in one line; None: it can."""
+        """Return why the recipe cannot run on that many ranks here, in one line; None: it can."""
         own = self.defaults() if own is None else own
         return self._too_old() or self.fits(self.name, nproc) or self.able(nproc, own)
 
     def misfit_on_gloo(self) -> str | None:
-        """Why it cannot run on gloo with the torch that is here, in one line; None: it can."""
+        """Return why the recipe cannot run on gloo with this torch, in one line; None: it can."""
         here = _torch()
         if here is None or _release(here) not in map(_release, self.not_on_gloo):
             return None
@@ -184,12 +184,12 @@ class Recipe:
         return f"{self.name} needs torch {self.since} or newer, and {here} is installed"
 
     def defaults(self) -> dict[str, Any]:
-        """Return its own options' values when nothing is said."""
+        """Return the default values of the recipe's own options."""
         return {option.name: option.default for option in self.options}
 
     def read(self, words: Sequence[str]) -> dict[str, Any]:
-        """Own options out of ``--name value`` or ``--name=value`` words; RecipeError with one line
-        if there is no such option or its value means nothing."""
+        """Return the values of own options in ``--name value`` or ``--name=value`` words;
+        RecipeError with one line for an unknown option or an invalid value."""
         known, values, rest = {o.name: o for o in self.options}, self.defaults(), list(words)
         while rest:
             word, given, text = rest.pop(0).partition("=")

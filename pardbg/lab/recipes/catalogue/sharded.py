@@ -20,7 +20,7 @@ from pardbg.lab.recipes.shape import BATCH, BLOCKS, CONTEXT, EXPERTS, HEADS
 
 
 def _divides(what: str, *sizes: int, least: int = 1) -> Fits:
-    """Ranks that divide all of these; ``what`` says in words why."""
+    """Return a check that ranks divide all of these; ``what`` is the reason in words."""
     fitting = [n for n in range(least, min(sizes) + 1) if all(size % n == 0 for size in sizes)]
     *first, last = map(str, fitting)
     take = f"{', '.join(first)} or {last}" if first else last
@@ -28,7 +28,7 @@ def _divides(what: str, *sizes: int, least: int = 1) -> Fits:
 
 
 def misfit(name: str, nproc: int, dp: int, tp: int, count: int) -> str | None:
-    """Why ranks, dp, tp and microbatches do not go together, in one line; None: they do."""
+    """Return why ranks, dp, tp and microbatches do not fit together, in one line; None: they do."""
     if BATCH % dp:
         fits = listed(divisors(BATCH))
         return f"{name} deals {BATCH} sequences to its replicas: take {fits} of them, not {dp}"

@@ -1,4 +1,4 @@
-"""What a CSV of a schedule asks of the ranks and the batch. Imports no torch."""
+"""Requirements of a schedule's CSV on the ranks and the batch. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ACTION = re.compile(r"(\d{1,6})[FBIW](\d{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A schedule's rows, a rank each."""
+    """Rows of a schedule, one per rank."""
 
     rows: tuple[tuple[str, ...], ...]
 
     def stages(self, rank: int) -> list[int]:
-        """Return the stages of a rank."""
+        """Return the stages of a rank's actions."""
         return sorted({int(s) for text in self.rows[rank] for s, _ in _ACTION.findall(text)})
 
     @property
@@ -35,7 +35,7 @@ class Table:
 
 
 def read(path: str) -> Table:
-    """Return a file's table; RecipeError if it cannot be read."""
+    """Return a file's table; RecipeError if the file cannot be read."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = tuple(tuple(cell.strip() for cell in row) for row in csv.reader(file))
@@ -45,7 +45,7 @@ def read(path: str) -> Table:
 
 
 def zb_h1(num_ranks: int, count: int = 8) -> Table:
-    """1F1B with the backwards cut in two, and a rank's W put off by its number."""
+    """Return ZB-H1: 1F1B with split backwards, and each rank's W delayed by the rank's number."""
     rows = []
     for rank in range(num_ranks):
         ahead = num_ranks - rank

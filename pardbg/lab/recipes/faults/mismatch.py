@@ -1,4 +1,4 @@
-"""Ranks that bring different things to one collective."""
+"""Faults of ranks that pass different arguments to one collective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pardbg.lab.recipes.faults.planted import Training
 
 
 class MismatchOp(Training):
-    """One rank calls another collective than the others."""
+    """Fault: one rank calls another collective than the others."""
 
     def after(self, step: int, error: Tensor) -> None:
         mean = error.detach()
@@ -24,7 +24,7 @@ class MismatchOp(Training):
 
 
 class MismatchShape(Training):
-    """One rank brings a smaller tensor to a collective than the others."""
+    """Fault: one rank passes a smaller tensor to a collective than the others."""
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
         self.each = F.cross_entropy(scores.transpose(1, 2), targets, reduction="none").mean(dim=1)
@@ -41,7 +41,7 @@ class MismatchShape(Training):
 
 
 class MismatchDtype(Training):
-    """One rank brings another type of number to a collective, as many bytes: nobody notices."""
+    """Fault: one rank passes another data type, of as many bytes, which raises no error."""
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
         self.num_tokens = targets.numel()
@@ -59,7 +59,7 @@ class MismatchDtype(Training):
 
 
 class MismatchRoot(Training):
-    """One rank broadcasts from itself, the others wait for rank 0."""
+    """Fault: one rank broadcasts from itself, the others wait for rank 0."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         rate = torch.tensor(self.options.lr)

@@ -1,4 +1,4 @@
-"""What the faulty programs share: the healthy ``ddp`` training, and when a fault strikes."""
+"""Base of the faulty programs: the healthy ``ddp`` training, and when a fault strikes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pardbg.lab.recipes.model import gpt, loss
 from pardbg.lab.recipes.shape import BATCH
 
 Batch = Callable[[int], tuple[Tensor, Tensor]]
-"""Step in; this rank's tokens and targets out, two int64 tensors [BATCH / ranks, CONTEXT]."""
+"""(step) -> this rank's tokens and targets, two int64 tensors [BATCH / ranks, CONTEXT]."""
 NUMBERS_PER_MIB = 2**20 // 4
-"""Numbers of float32 in a MiB."""
+"""Number of float32 values in a MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """When this rank does what it should not, by the options; a program without one of them does
-    not look at it."""
+    """Rank, step and size of the fault, from the options; a program without one of these options
+    does not use it."""
 
     mine: bool
-    """This is the rank that ``--fault-rank`` names."""
+    """Whether this is the rank of ``--fault-rank``."""
     step: int
     size: float
-    """How much, in the unit that the fault's option says."""
+    """Size of the fault, in the unit of the fault's option."""
 
     def now(self, step: int) -> bool:
-        """Return whether it is the faulty rank, in the one step."""
+        """Return whether this is the faulty rank, in the faulty step."""
         return self.mine and step == self.step
 
     def since(self, step: int) -> bool:
-        """Return whether it is the faulty rank, in that step or a later one."""
+        """Return whether this is the faulty rank, in the faulty step or a later one."""
         return self.mine and step >= self.step
 
 
 class Training:
-    """The training of ``ddp.py`` in parts; a fault is the one part that it does otherwise."""
+    """The training of ``ddp.py`` in parts; a fault replaces one of them."""
 
     def __init__(self, world: World, options: Options) -> None:
         self.world, self.options = world, options
@@ -70,30 +70,30 @@ class Training:
         return DistributedDataParallel(model, bucket_cap_mb=0.5)
 
     def begin(self) -> None:
-        """Before the first step."""
+        """Prepare training, before the first step."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
-        """Before forward; the tokens that it takes."""
+        """Prepare a step, before forward; return the tokens to use."""
         return tokens
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return what backward starts from."""
+        """Return the loss from which backward starts."""
         return loss(scores, targets)
 
     def update(self, step: int) -> None:
-        """After backward."""
+        """Update the parameters, after backward."""
         self.optimizer.step()
 
     def after(self, step: int, error: Tensor) -> None:
-        """The end of the step."""
+        """Finish a step."""
         self.world.report_mean(step, error)
 
     def end(self) -> None:
-        """After the last step."""
+        """Finish training, after the last step."""
 
 
 def shares(world: World, options: Options) -> Batch:
-    """Return this rank's share of each step's batch; as much for each rank as for every other."""
+    """Return this rank's share of each step's batch; shares of all ranks are equal."""
     text, size = Text(options.seed, world.device), BATCH // world.size
     mine = slice(world.rank * size, (world.rank + 1) * size)
 

@@ -1,4 +1,4 @@
-"""Training that is right and slower than it need be."""
+"""Faults that make a correct training slower than necessary."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pardbg.lab.recipes.pipeline import made_by, train_pipeline
 from pardbg.lab.recipes.shape import BLOCKS, share
 
 SO_MAX_PACING_RATE = 47
-"""Linux; the socket module has no name for it. Bytes per second."""
+"""Linux's socket option, which the socket module lacks. Bytes per second."""
 
 
 class Straggler(Training):
-    """One rank computes more slowly than the others."""
+    """Fault: one rank computes more slowly than the others."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         if self.fault.now(step):
@@ -38,7 +38,7 @@ class Straggler(Training):
 
 
 class SlowLoader(Training):
-    """One rank's data comes late."""
+    """Fault: one rank's data comes late."""
 
     def begin(self) -> None:
         batches = Batches(self.batch, self.options.steps, self.fault)
@@ -47,7 +47,7 @@ class SlowLoader(Training):
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """This rank's share of each step's batch, by step."""
+    """This rank's shares of the batches, by step."""
 
     def __init__(self, batch: Batch, steps: int, fault: Fault) -> None:
         self.batch, self.steps, self.fault = batch, steps, fault
@@ -62,7 +62,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 
 class GilHold(Training):
-    """One rank stands in C code that keeps Python's lock (the GIL)."""
+    """Fault: one rank runs C code that keeps Python's lock (the GIL)."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         if self.fault.now(step):
@@ -72,7 +72,7 @@ class GilHold(Training):
 
 
 class SlowLink(Training):
-    """The connection from one rank to the next is slow."""
+    """Fault: the connection from one rank to the next is slow."""
 
     def wrap(self, model: nn.Sequential) -> nn.Module:
         replica = DistributedDataParallel(model, bucket_cap_mb=0.5)
@@ -90,8 +90,8 @@ class SlowLink(Training):
 
 
 def connections_to(rank: int) -> list[socket.socket]:
-    """Return this process's TCP connections with that rank. Every rank calls it: each says which it
-    has, and the two ends of a connection have the same two addresses."""
+    """Return this process's TCP connections with that rank. Every rank must call it: each reports
+    its connections, and the two ends of a connection have the same two addresses."""
     mine = [s for s in open_sockets() if s.family in (socket.AF_INET, socket.AF_INET6)]
     ends = [(s.getsockname(), s.getpeername()) for s in mine]
     of_rank: list[list[tuple[object, object]]] = [[] for _ in range(dist.get_world_size())]
@@ -114,7 +114,7 @@ def open_sockets() -> list[socket.socket]:
 
 
 class ExposedComm(Training):
-    """A large collective in the middle of the step, which all ranks wait for."""
+    """Fault: a large collective in the middle of the step, which all ranks wait for."""
 
     def begin(self) -> None:
         count = self.options.own["fault-size"] * NUMBERS_PER_MIB
@@ -127,7 +127,7 @@ class ExposedComm(Training):
 
 
 class SmallMessages(Training):
-    """Gradients averaged one tensor at a time: a hundred tiny collectives a step."""
+    """Fault: gradients averaged one tensor at a time, a hundred tiny collectives per step."""
 
     def wrap(self, model: nn.Sequential) -> nn.Module:
         return model  # no DDP
@@ -141,7 +141,7 @@ class SmallMessages(Training):
 
 
 def stage_imbalance(world: World, options: Options) -> None:
-    """A pipeline whose one stage has more blocks than the others."""
+    """Train with a pipeline in which one stage has more blocks than the others."""
     # FAULT: not BLOCKS / size for each
     sizes = uneven_cut(world.size, options.own["fault-rank"], options.own["fault-size"])
 
@@ -153,8 +153,8 @@ def stage_imbalance(world: World, options: Options) -> None:
 
 
 def uneven_cut(num_stages: int, large: int, more: int) -> list[int]:
-    """Blocks per stage: ``more`` of them moved to stage ``large``, one by one from whoever has most
-    of the others. Each keeps one."""
+    """Return blocks per stage: ``more`` of them moved to stage ``large``, one by one from the stage
+    with most of the others. Each keeps one."""
     parts = [share(i, num_stages, BLOCKS) for i in range(num_stages)]
     sizes = [part.stop - part.start for part in parts]
     for _ in range(more):

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other, or for what nobody does. (One more: ``missing_rank.py``.)"""
+"""Ranks that wait for each other, or for a message that never comes (see ``missing_rank.py``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pardbg.lab.recipes.faults.planted import Training
 
 
 class GroupOrder(Training):
-    """One rank takes two groups' collectives the other way round: a deadlock over two groups."""
+    """Fault: one rank issues two groups' collectives in the other order: a deadlock."""
 
     def begin(self) -> None:
         # A new group has torch's half hour, whatever the first one was given.
@@ -38,7 +38,7 @@ class GroupOrder(Training):
 
 
 class P2PCycle(Training):
-    """Ranks in a ring all receive before they send: each waits for the one before it."""
+    """Fault: ranks in a ring all receive before they send, so each waits for the one before it."""
 
     def begin(self) -> None:
         own, size = self.options.own, self.world.size
@@ -51,7 +51,7 @@ class P2PCycle(Training):
         self.world.report_mean(step, total)
 
     def exchange(self, mine: Tensor, receive_first: bool) -> Tensor:
-        """My number to the next rank of the ring; the one of the rank before me comes back."""
+        """Send this rank's number to the next rank of the ring; return the previous rank's."""
         me = self.ring.index(self.world.rank)
         after, before = self.ring[(me + 1) % len(self.ring)], self.ring[me - 1]
         theirs = torch.empty_like(mine)
@@ -67,7 +67,7 @@ class P2PCycle(Training):
 
 
 class UnpairedSend(Training):
-    """A rank sends what nobody receives."""
+    """Fault: a rank sends a message that no rank receives."""
 
     def after(self, step: int, error: Tensor) -> None:
         if self.fault.now(step):
@@ -77,7 +77,7 @@ class UnpairedSend(Training):
 
 
 class UnpairedRecv(Training):
-    """A rank receives what nobody sends."""
+    """Fault: a rank receives a message that no rank sends."""
 
     def after(self, step: int, error: Tensor) -> None:
         if self.fault.now(step):

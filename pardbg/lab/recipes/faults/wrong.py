@@ -1,4 +1,4 @@
-"""One rank goes wrong by itself: its numbers, its memory, its end."""
+"""Faults of a single rank: its numbers, its memory, its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pardbg.lab.recipes.shape import VOCABULARY
 
 
 class Nan(Training):
-    """One rank's loss becomes NaN, and a step later everybody's weights are."""
+    """Fault: one rank's loss becomes NaN, and a step later all ranks' weights are NaN."""
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
         counts = torch.ones_like(targets, dtype=torch.float32)
@@ -25,7 +25,7 @@ class Nan(Training):
 
 
 class Diverge(Training):
-    """One replica's weights drift away from the others'."""
+    """Fault: one replica's weights drift away from the others'."""
 
     def update(self, step: int) -> None:
         if self.fault.now(step):
@@ -34,7 +34,7 @@ class Diverge(Training):
 
 
 class MemoryCreep(Training):
-    """One rank's memory grows with every step."""
+    """Fault: one rank's memory grows with every step."""
 
     def begin(self) -> None:
         self.kept: list[Tensor] = []
@@ -54,7 +54,7 @@ class MemoryCreep(Training):
 
 
 class MemoryImbalance(Training):
-    """One rank uses much more memory than its peers."""
+    """Fault: one rank uses much more memory than its peers."""
 
     def begin(self) -> None:
         self.features = torch.empty(0)
@@ -70,7 +70,7 @@ class MemoryImbalance(Training):
 
 
 class UncaughtError(Training):
-    """One rank raises."""
+    """Fault: one rank raises an exception."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         # FAULT: no such token; Embedding raises IndexError
@@ -78,7 +78,7 @@ class UncaughtError(Training):
 
 
 class Kill(Training):
-    """One rank dies without a word."""
+    """Fault: one rank dies without a message."""
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
         if self.fault.now(step):
