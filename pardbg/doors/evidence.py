@@ -1,4 +1,4 @@
-"""What a door looks at: a recording, a live run, or the logs of a job."""
+"""Evidence for the doors: a recording, a live run, or the logs of a job."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pardbg.store.store import Store
 
 POLL_MS: Final = 50
 PAUSE_S: Final = 0.02
-"""Between polls: whoever waits for the lock gets it."""
+"""Pause between polls, s, in which a thread that waits for the lock gets it."""
 JOIN_S: Final = 15.0
-"""Maximum time for a hub to send a run's history."""
+"""Maximum time, s, for a hub to send a run's history."""
 BUNDLE: Final = ".tar.zst"
 _MAGIC: Final = MCAP0_MAGIC[:5]
 
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """Files that a job printed."""
+    """Log files of a job."""
 
     paths: tuple[str, ...]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: log files are not kept open."""
 
 
 class Recording:
@@ -51,12 +51,12 @@ class Recording:
 
     @contextmanager
     def looking(self) -> Iterator[Store]:
-        """Yield the store, which does not change meanwhile."""
+        """Yield the store, which does not change in the context."""
         with self._lock:
             yield self._store
 
     def look(self) -> tuple[Report, Mapping[str, object]]:
-        """Return the report, and of what and of which time it is."""
+        """Return the report, and the source and time that it describes."""
         with self.looking() as store:
             if self._report is None or self._report[0] != store.revision:
                 self._report = store.revision, report(store)
@@ -66,11 +66,11 @@ class Recording:
         return {"source": "recording", "name": self.name}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the recording."""
 
 
 class LiveRun(Recording):
-    """A live run, followed by a thread of its own so that nothing is missed between questions."""
+    """A live run, followed by a thread of its own so that questions miss no message."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target.name, Store(live=True))
@@ -87,7 +87,7 @@ class LiveRun(Recording):
 
     @contextmanager
     def looking(self) -> Iterator[Store]:
-        """Yield the store. Raises UserError where the hub sends nothing."""
+        """Yield the store. Raises UserError if the hub sends no history."""
         if not self._joined.wait(JOIN_S):
             raise UserError(f"{self.name}: {self._source.notice or 'its hub does not answer'}")
         with super().looking() as store:
@@ -108,7 +108,7 @@ class LiveRun(Recording):
             self._joined.set()
 
     def _about(self, view: View) -> Mapping[str, object]:
-        """Records of all ranks are complete up to ``complete_to_ns``; later ones are not judged."""
+        """Return the run's facts: records of all ranks are complete up to ``complete_to_ns``."""
         found = {
             "source": "live run", "name": self.name, "run": self.target.run, "now_ns": view.now_ns,
             "complete_to_ns": view.t_ns, "behind_ns": view.now_ns - view.t_ns,
@@ -117,7 +117,7 @@ class LiveRun(Recording):
         return {**found, "notice": self._source.notice} if self._source.notice else found
 
     def close(self) -> None:
-        """Leave the run, which goes on."""
+        """Leave the run, which runs on."""
         self._closed.set()
         self._thread.join(5.0)
         self.target.close()
@@ -153,7 +153,7 @@ def _only_run() -> Path:
 
 
 def _is_session(path: Path) -> bool:
-    """Tell a session or a bundle from a log. Raises UserError."""
+    """Return whether a file is a session or a bundle, not a log. Raises UserError."""
     if path.suffix == ".mcap" or path.name.endswith(BUNDLE):
         return True
     if path.is_dir():

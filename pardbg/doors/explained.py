@@ -17,7 +17,7 @@ from pardbg.session.importers.read import Dumps, looks_like_dump, read_dumps, wr
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What was read, and what it says."""
+    """Logs and dumps that were read, with the verdict on them."""
 
     verdict: Verdict
     log: Log
@@ -25,13 +25,13 @@ class Explained:
     files: tuple[Path, ...]
 
     def write(self, output: Path) -> Imported:
-        """Write it as a session. Raises OSError where that cannot be written."""
+        """Write the verdict as a session. Raises OSError if the session cannot be written."""
         facts, lines = said(self.verdict)
         return write_log(output, self.files, self.dumps, self.verdict.ranks, facts, lines)
 
 
 def explained(paths: Sequence[str]) -> Explained:
-    """Read logs and dumps; a directory stands for those below it. Raises UserError."""
+    """Read logs and dumps; a directory stands for the files below it. Raises UserError."""
     logs, files = _told_apart(paths)
     dumps = read_dumps(files)
     log = read(logs)
@@ -41,7 +41,7 @@ def explained(paths: Sequence[str]) -> Explained:
 
 
 def _told_apart(paths: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return logs and dumps."""
+    """Return the paths of logs, and those of dumps."""
     logs: list[str] = []
     dumps: list[Path] = []
     for name in paths:

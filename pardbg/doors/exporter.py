@@ -1,5 +1,5 @@
-"""``RUN_DIR FD otlp|-``: follows a run and exports its figures, over HTTP on a socket that listens
-(-1: none) and by OTLP. A viewer like others: whatever becomes of it, neither job nor hub notice.
+"""Exporter process, ``RUN_DIR FD otlp|-``: follows a run and exports its figures, over HTTP on a
+listening socket (-1: none) and by OTLP. Like any viewer, it can fail without effect on job and hub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTLP: Final = "otlp"
 POLL_MS: Final = 250
 PERIOD_S: Final = 2.0
 SHARE: Final = 20
-"""Figures take at most 1/SHARE of a core."""
+"""Inverse of the maximum share of a core for making figures."""
 CLIENT_S: Final = 5.0
 MAX_CLIENTS: Final = 16
 _LIMITS: Final = Limits(8192, 1 << 62, 1000, 2000, 1000, keep_ns=KEEP_NS)
@@ -42,7 +42,7 @@ Made = Sequence[tuple[Family, Sequence[Row]]]
 
 
 class Exporter:
-    """The newest figures of a run, made on one thread and read by any."""
+    """The newest figures of a run, made on one thread and read by any thread."""
 
     def __init__(self, run_dir: Path) -> None:
         self._source, self._store = LiveSource(run_dir), Store(_LIMITS, live=True)
@@ -50,7 +50,7 @@ class Exporter:
         self._made_s = time.monotonic()
 
     def run(self) -> None:
-        """Follow the run to its end."""
+        """Follow the run to the end."""
         due = 0.0
         while not self._source.finished and not self._store.run_ends:
             messages = self._source.poll(POLL_MS)
@@ -63,7 +63,7 @@ class Exporter:
         self._source.close()
 
     def _make(self) -> float:
-        """Make the figures anew; return the CPU time that it took, in s."""
+        """Make the figures anew; return the CPU time taken, s."""
         begun = time.thread_time()
         self._made = tuple(figures(View(self._store, None)))
         self._made_s = time.monotonic()
@@ -75,7 +75,7 @@ class Exporter:
         return (*self._made, *((one, [((), value)]) for one, value in zip(OWN, own, strict=True)))
 
     def collect(self) -> Iterable[Metric]:
-        """Return them as the Prometheus client has them."""
+        """Yield the figures as metrics of the Prometheus client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
@@ -86,7 +86,7 @@ class Exporter:
             yield metric
 
     def observed(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """Return what OpenTelemetry asks for the figures of a family."""
+        """Return OpenTelemetry's callback for the figures of a family."""
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:
@@ -99,7 +99,7 @@ class Exporter:
 
 
 class _Server(ThreadingHTTPServer):
-    """A server on a socket that listens already; beyond MAX_CLIENTS clients are turned away."""
+    """Server on a socket that already listens; clients beyond MAX_CLIENTS are turned away."""
 
     daemon_threads = True
 
@@ -115,7 +115,7 @@ class _Server(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that went away."""
+        """Ignore clients that went away."""
 
 
 def main(argv: list[str]) -> int:
@@ -146,7 +146,7 @@ def _serve(exporter: Exporter, listening: socket.socket) -> None:
 
 
 def _push(exporter: Exporter) -> Callable[[], object]:
-    """Export by OTLP, as OpenTelemetry's variables say; return what sends the rest at the end."""
+    """Export by OTLP, by OpenTelemetry's variables; return a function that sends the rest."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
@@ -172,13 +172,13 @@ def _push(exporter: Exporter) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Where figures go."""
+    """Destinations of exported figures."""
 
     listening: socket.socket | None
     otlp: bool
 
     def start(self, run_dir: Path) -> None:
-        """Start the exporter in a session of its own: it ends with the run. Raises OSError."""
+        """Start the exporter as a new process session: it ends with the run. Raises OSError."""
         fds = [] if self.listening is None else [self.listening.fileno()]
         fd, otlp = str(*fds or [-1]), OTLP if self.otlp else "-"
         words = own_process("pardbg.doors.exporter", str(run_dir), fd, otlp)
@@ -190,14 +190,14 @@ class Doors:
         self.close()
 
     def close(self) -> None:
-        """Close the socket, which the exporter has by now."""
+        """Close the socket, which the exporter has inherited."""
         if self.listening is not None:
             self.listening.close()
 
 
 def open_doors(places: Sequence[str], talk: Callable[[str], object]) -> Doors | None:
-    """Open what ``--metrics`` names: HOST:PORT, ``otlp``; None: nothing, or a port that is taken,
-    which is said. Raises UserError where a package is missing."""
+    """Open the destinations of ``--metrics``: HOST:PORT, ``otlp``. None: no destination, or a taken
+    port, which is reported. Raises UserError if a package is missing."""
     (where, otlp) = [one for one in places if one != OTLP], OTLP in places
     if len(where) > 1:
         raise UserError("--metrics HOST:PORT is given once, beside it `--metrics otlp`")

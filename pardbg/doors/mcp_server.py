@@ -25,7 +25,7 @@ Begin with findings: the first one with culprits names the ranks at fault.
 
 
 def serve(tools: Tools, control: bool) -> None:
-    """Answer a client until it leaves; ``control``: also what changes a live run."""
+    """Answer a client until it leaves; ``control``: offer tools that change a live run, too."""
     server = MCPServer("pardbg", instructions=INSTRUCTIONS, version=__version__,
                        log_level="ERROR")  # fmt: skip
     looks = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -42,7 +42,7 @@ def serve(tools: Tools, control: bool) -> None:
 
 
 def _told(tool: Callable[..., str]) -> Callable[..., str]:
-    """Return the tool with wrong questions answered in one line."""
+    """Return the tool with invalid questions answered in one line."""
 
     @wraps(tool)
     def answer(*args: object, **named: object) -> str:

@@ -1,6 +1,5 @@
-"""The figures of a live run that are exported, each with its labels and the most series it has.
-
-They are values that reports and screens have. What is not known, or is of a clock that says nothing
+"""Figures of a live run for export, each with its labels and its maximum number of series. The
+values are those of reports and screens. A value that is not known, or whose clock says nothing
 about it, has no series.
 """
 
@@ -32,11 +31,11 @@ from pardbg.plain_text import plain
 from pardbg.words import rank_set
 
 MAX_SERIES: Final = 200
-"""Of a run, whatever its job does."""
+"""Maximum number of series of a run, whatever its job does."""
 MAX_RANKS: Final = 64
 MAX_LABEL: Final = 120
 OPS: Final = 256
-"""Newest collectives that skew and bandwidth are taken from."""
+"""Number of newest collectives from which skew and bandwidth are computed."""
 STATES: Final[tuple[RankStateName, ...]] = get_args(RankStateName)
 MEMORY: Final = (
     "parameters", "gradients", "optimizer", "activations_peak", "unattributed", "total",
@@ -47,7 +46,7 @@ NCCL_NAMES: Final = {
     "broadcast": "Broadcast", "reduce": "Reduce", "all_to_all": "AlltoAll", "gather": "Gather",
     "scatter": "Scatter",
 }  # fmt: skip
-"""c10d's name of an op -> NCCL's."""
+"""c10d's name of an op -> NCCL's name."""
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 MAX_DEVICES: Final = 8
@@ -58,21 +57,21 @@ Rows = Callable[[View], Iterator[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Series of one name."""
+    """Metrics of one name, with a series per set of labels."""
 
     name: str
     kind: Literal["gauge", "counter"]
     labels: tuple[str, ...]
     most: int
-    """Series at most."""
+    """Maximum number of series."""
     meaning: str
     rows: Rows
     of_speed: bool = False
-    """There are none where durations are not known."""
+    """Whether there are no series if durations are not known."""
     otel: str = ""
-    """OpenTelemetry's own name, with labels named as ``hw.id``; empty: it has none."""
+    """Name in OpenTelemetry, with labels named like ``hw.id``; empty: it has none."""
     unit: str = ""
-    """As OpenTelemetry writes it."""
+    """Unit in OpenTelemetry's notation."""
 
     @property
     def otlp_name(self) -> str:
@@ -101,7 +100,7 @@ def _ops(view: View) -> tuple[CollectiveRow, ...]:
 
 @per_view
 def _clock(view: View) -> str:
-    """Return whose clock durations are of; empty: they are launches, or a rehearsal's."""
+    """Return the clock of durations; empty: they are of launches, or of a rehearsal."""
     known = bool(view.ranks) and times(view) != "host" and not rehearsed(view)
     return (times(view) or "host") if known else ""
 
@@ -150,14 +149,14 @@ def _spread(values: Sequence[float]) -> Iterator[Row]:
 
 
 def _over_ranks(value: Callable[[RankNow], float | None]) -> Rows:
-    """Return rows of a figure of each rank; None: it is not known."""
+    """Return rows of a figure of each rank; a rank whose value is None has no row."""
     return lambda view: _spread(
         [figure for row in _ranks(view) if (figure := value(row)) is not None]
     )
 
 
 def _one(value: Callable[[View], float | None]) -> Rows:
-    """Return the row of a figure of the run; None: it is not known."""
+    """Return the row of a figure of the run; no row if the value is None."""
     return lambda view: (((), figure) for figure in [value(view)] if figure is not None)
 
 
@@ -199,8 +198,8 @@ def _skew(view: View) -> Iterator[Row]:
 
 
 def _bandwidth(view: View, of_nccl: bool) -> Iterator[tuple[str, str, int, int, float]]:
-    """Yield (group, op, most bytes, ranks, GB/s), the newest ops' size classes with most ops first;
-    of NCCL with its own or the device's times, else of the others."""
+    """Yield (group, op, maximum bytes, ranks, GB/s) of the newest ops' size classes, those with
+    most ops first; of NCCL (by its own or the device's times), else of other backends."""
     backends = {row.group: row for row in _ops(view)}
     for one in sorted(bandwidths(_ops(view)), key=lambda one: -one.number):
         group = view.store.groups.get(backends[one.group].key)
@@ -226,7 +225,7 @@ def _other_bandwidth(view: View) -> Iterator[Row]:
 
 
 def size_range(up_to_bytes: int) -> str:
-    """Return a size class, a power of two, as NCCL's Inspector writes ranges: ``1-2MB``."""
+    """Return a size class, a power of two, in the form of NCCL Inspector's ranges: ``1-2MB``."""
     unit, most = 0, up_to_bytes
     while most > 1024 and unit < len(_UNITS) - 1:
         most, unit = most // 1024, unit + 1
@@ -254,13 +253,14 @@ def _severities(view: View) -> Iterator[Row]:
 
 @per_view
 def _devices(view: View) -> tuple[DeviceNews, ...]:
-    """Return the newest reading of each device, of those in use first."""
+    """Return the newest reading of each device, devices in use first."""
     news = (reading for _, reading in readings(view).values())
     return tuple(sorted(news, key=lambda one: (not one.ranks, one.host, one.index)))
 
 
 def _of_devices(value: Callable[[DeviceNews], float], kind: str = "gpu") -> Rows:
-    """Return rows of a figure that each device has; 0: it cannot be read."""
+    """Return rows of a figure of each device; a device whose value is 0 (not readable) has no
+    row."""
 
     def rows(view: View) -> Iterator[Row]:
         for one in _devices(view):
@@ -343,7 +343,7 @@ FAMILIES: Final = (
            "How far the figures lie behind the newest time known: up to there the records of all "
            "ranks have come.", _one(lambda view: max(0, view.now_ns - view.t_ns) / 1e9)),
 )  # fmt: skip
-"""All families; ``most`` adds up to less than MAX_SERIES with those of the exporter itself."""
+"""All families; their ``most`` and the exporter's own add up to less than MAX_SERIES."""
 OWN: Final = (
     Family("pardbg_exporter_cpu_seconds_total", "counter", (), 1,
            "CPU time of the process that exports.", lambda _: iter(())),

@@ -30,12 +30,12 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.reports import replies
 
 MAX_CHARS: Final = 8_000
-"""Of an answer, about two thousand tokens."""
+"""Maximum characters of an answer, about two thousand tokens."""
 MAX_LIMIT: Final = 200
 _HEAD_SHARE: Final = 2
-"""All but the rows takes one part in so many, at most."""
+"""Inverse of the maximum share of an answer for everything except the rows."""
 _SHORTER: Final = ((64, 2_000), (16, 500), (4, 120), (1, 40), (0, 0))
-"""(items of a list, characters of a text) that are kept, one try after the other."""
+"""(items of a list, characters of a text) that are kept, tried in order."""
 
 
 def packed(value: object) -> str:
@@ -68,7 +68,7 @@ def page(head: Mapping[str, object], rows: Sequence[object], offset: int, limit:
 
 
 def fitted(value: object, most: int) -> object:
-    """Return the value, with its lists and texts shortened until its JSON has ``most``
+    """Return the value, with lists and texts shortened until its JSON has at most ``most``
     characters."""
     if len(packed(value)) <= most:
         return value
@@ -95,12 +95,12 @@ def _fields(value: object) -> dict[str, object]:
 
 
 MAX_OPEN: Final = 4
-"""Recordings and runs that are kept open; beyond, the one opened first is closed."""
+"""Maximum number of open recordings and runs; beyond it, the one opened first is closed."""
 ANSWER_S: Final = 30.0
 
 
 class Tools:
-    """Answers questions about one target, or about those that a question names."""
+    """Tools that answer questions about a default target, or about the one named in a question."""
 
     def __init__(self, target: str | None, key: Path | None = None) -> None:
         self._default, self._key = target, key
@@ -108,12 +108,12 @@ class Tools:
         self._ports: dict[str, HubControl] = {}
         self._lock = threading.Lock()
         self._lease: threading.Timer | None = None
-        """Gives control up where nothing more is asked for."""
+        """Timer that gives control up when no more questions come."""
         if target is not None:
             self._evidence("")
 
     def reading(self) -> tuple[Callable[..., str], ...]:
-        """Return the tools that change nothing."""
+        """Return the tools that do not change a run."""
         return (
             self.report, self.findings, self.where, self.ranks, self.steps, self.collectives,
             self.pipeline, self.explain, self.same,
@@ -297,7 +297,7 @@ class Tools:
     # ---------------------------------------------------------------- pieces
 
     def _evidence(self, target: str) -> Evidence:
-        """Return what a question is about, opened before or now. Raises UserError."""
+        """Return the evidence for a question, opened if it is not yet. Raises UserError."""
         name = target or self._default
         with self._lock:
             last = self._open.get(name)
@@ -317,7 +317,7 @@ class Tools:
         return found
 
     def _report(self, target: str) -> tuple[Mapping[str, object], Mapping[str, Any]]:
-        """Return what it is of, and the report as JSON has it."""
+        """Return the source of a report, and the report in JSON form."""
         data, about = self._recording(target).look()
         return about, as_json(data)
 
@@ -326,15 +326,15 @@ class Tools:
             self._lease.cancel()
 
     def _give_up(self) -> None:
-        """Leave, rather than only give up control: a viewer that stays is somebody for whom a rank
-        is held at its exception."""
+        """Leave the run, rather than only give up control: while a viewer is connected, a rank is
+        held at its exception."""
         with self._lock:
             ports, self._ports = self._ports, {}
         for port in ports.values():
             port.close()
 
     def _port(self, run: LiveRun) -> HubControl:
-        """Return the control port of a run: one viewer until ``_give_up``."""
+        """Return the control port of a run, the same viewer until ``_give_up``."""
         with self._lock:
             if run.target.run not in self._ports:
                 self._ports[run.target.run] = HubControl(run.target, kind="mcp-")
@@ -342,7 +342,7 @@ class Tools:
 
 
 def _chosen(ranks: str, hosts: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Return the ranks of a rank set; without one all, also while none is there."""
+    """Return the ranks of a rank set; for an empty text all, even while there are none."""
     if ranks.strip() in ("", "all"):
         return tuple(hosts)
     return resolve(
@@ -351,8 +351,8 @@ def _chosen(ranks: str, hosts: Mapping[int, str | None]) -> tuple[int, ...]:
 
 
 def _stacks_now(run: LiveRun, ranks: str) -> Mapping[str, Any]:
-    """Return the answer to ``where``, asked as a script does: a viewer that stays would keep a rank
-    held at its exception."""
+    """Return the answer to ``where``, as a script: a connected viewer would keep a rank held at its
+    exception."""
     port = HubControl(run.target, script=True, kind="mcp-")
     try:
         return replies.as_json(port.command(Verb.WHERE, ranks or None, ANSWER_S))
@@ -361,7 +361,7 @@ def _stacks_now(run: LiveRun, ranks: str) -> Mapping[str, Any]:
 
 
 def _explain_output(seen: Recording, offset: int, limit: int) -> str:
-    """Explain what the job printed, as it was recorded."""
+    """Explain the job's recorded output."""
     with seen.looking() as store, TemporaryDirectory() as folder:
         path = Path(folder) / "output.log"
         with open(path, "w", encoding="utf-8", errors="replace") as file:

@@ -1,1 +1,1 @@
-"""Readers of what NCCL says of itself: debug lines, the Inspector's JSON lines, RAS's JSON."""
+"""Readers of NCCL's reports: debug lines, the Inspector's JSON lines, RAS's JSON."""

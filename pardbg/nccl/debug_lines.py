@@ -17,7 +17,7 @@ MAX_CHOICES: Final = 1024
 ALGORITHMS: Final = (
     "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT",
 )  # fmt: skip
-"""By number, as older versions print them."""
+"""Names of algorithms by number, which older versions print."""
 PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
 WARNING: Final = re.compile(
     r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>-?\d+)\]\s+(?:[\w./]+:\d+\s+)?"
@@ -33,7 +33,7 @@ _VERSION: Final = re.compile(r"\b(?:R?NCCL) version (?P<version>\d[\w.+]*)")
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning. ``t_ns``: when the line was read."""
+    """A warning of NCCL. ``t_ns``: time at which the line was read."""
 
     t_ns: int
     host: str
@@ -42,7 +42,7 @@ class Warned:
 
     @property
     def kind(self) -> str:
-        """Return the text without its numbers and addresses."""
+        """Return the text without numbers and addresses."""
         return _NUMBER.sub("#", self.text)
 
 
@@ -51,7 +51,7 @@ class Choice:
     """Algorithm and protocol that NCCL chose for ops of a size."""
 
     op: str
-    """NCCL's name, ``AllReduce``; empty: it was not printed (before 2.24)."""
+    """NCCL's name of the op, ``AllReduce``; empty: not printed (before 2.24)."""
     bytes: int
     algorithm: str
     protocol: str
@@ -66,11 +66,11 @@ class DebugReader:
         self.choices: dict[Choice, int] = {}
         """Choice -> number of ops."""
         self.revision = 0
-        """Grows with each line that says something new."""
+        """Number of lines with new facts so far."""
         self._topology = TopologyReader()
 
     def add(self, line: str, t_ns: int = 0) -> bool:
-        """Take a line; return whether it was one of these."""
+        """Take a line; return whether it is one of NCCL's debug lines."""
         known = self._topology.add(line) or self._warned(line, t_ns) or self._chosen(line)
         if not known and not self.version and (found := _VERSION.search(line)):
             self.version, known = found["version"], True
@@ -78,7 +78,7 @@ class DebugReader:
         return known
 
     def topologies(self) -> list[Topology]:
-        """Return the communicators that lines tell of."""
+        """Return the topologies of communicators, from the lines so far."""
         return self._topology.topologies()
 
     def _warned(self, line: str, t_ns: int) -> bool:

@@ -19,21 +19,21 @@ MAX_LINE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOp:
-    """One op on one rank."""
+    """Measurement of one op on one rank."""
 
     comm: str
-    """Its name, else its id."""
+    """Name of the communicator, or its id."""
     op: str
-    """NCCL's name: ``AllReduce``, ``Send``."""
+    """NCCL's name of the op: ``AllReduce``, ``Send``."""
     size_bytes: int
     duration_ns: int
     on_device: bool
-    """The duration is the device's (``kernel_gpu``)."""
+    """Whether the duration is the device's (``kernel_gpu``)."""
     busbw_gbps: float
 
 
 def read(lines: Iterable[str]) -> list[MeasuredOp]:
-    """Return the ops of these lines; what is none of a known version is left out."""
+    """Return the ops of these lines; lines of unknown versions are left out."""
     found = (_read(line) for line in lines if line.strip() and len(line) <= MAX_LINE)
     return [op for op in found if op is not None]
 

@@ -1,4 +1,4 @@
-"""Which ranks NCCL means where it names processes, by host and process id."""
+"""Ranks of the processes that NCCL names by host and process id."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Named = tuple[str, int]
 
 
 def ranks_of(told: Iterable[Named], processes: Iterable[tuple[int, str, int]]) -> dict[Named, int]:
-    """Return the ranks of the processes that NCCL tells of, where that is known: on two hosts, and
-    in two containers, there may be the same pids. ``processes``: (rank, host, pid)."""
+    """Return the ranks of the processes that NCCL names, as far as they are known: on two hosts,
+    and in two containers, there may be equal pids. ``processes``: (rank, host, pid)."""
     pids: defaultdict[str, set[int]] = defaultdict(set)
     for host, pid in told:
         pids[host].add(pid)
@@ -29,8 +29,8 @@ def ranks_of(told: Iterable[Named], processes: Iterable[tuple[int, str, int]]) -
 
 
 def _host(host: str, pids: set[int], ranks: Mapping[Named, int]) -> str | None:
-    """Return what ranks call a host: its short name. An address (RAS's), and a host that is called
-    something else (PARDBG_HOST) and the only one, is the one where all of these pids are ranks."""
+    """Return the host's name as ranks use it: its short name. An address (RAS's), or another name
+    (PARDBG_HOST) if there is one host, is the host on which all of these pids are ranks."""
     own, short = {at for at, _ in ranks}, host.split(".")[0]
     if short in own:
         return short

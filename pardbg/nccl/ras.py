@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 PORT: Final = 28028
-"""On localhost, unless NCCL_RAS_ADDR says otherwise."""
+"""RAS's port on localhost, unless NCCL_RAS_ADDR is set."""
 QUERY: Final = b"SET FORMAT json\nVERBOSE STATUS\n"
 MAX_BYTES: Final = 64 << 20
 _NO_COMMA: Final = re.compile(r'("nvml_dev": -?\d+)(\s*"status")')
-"""2.28.9 leaves out a comma there."""
+"""Place at which 2.28.9 leaves out a comma."""
 
 
 @dataclass(frozen=True, slots=True)
 class RasRank:
-    """A rank that answered. ``launches``: collectives so far, by NCCL's names of ops."""
+    """A rank that answered. ``launches``: number of collectives so far, by NCCL's op names."""
 
     rank: int
     host: str
     pid: int
     failed: bool
-    """It has an asynchronous error, or its set-up failed."""
+    """Whether the rank has an asynchronous error, or its set-up failed."""
     aborted: bool
     launches: Mapping[str, int]
 
@@ -47,19 +47,19 @@ class RasMissing:
 
 @dataclass(frozen=True, slots=True)
 class RasComm:
-    """A communicator; ranks are its own."""
+    """A communicator, with ranks numbered in it."""
 
     comm_id: str
     ranks: tuple[RasRank, ...]
     missing: tuple[RasMissing, ...]
 
     def members(self) -> Iterator[RasRank | RasMissing]:
-        """Return its ranks, those that did not answer, too."""
+        """Yield all ranks of the communicator, including those that did not answer."""
         yield from self.ranks
         yield from self.missing
 
     def behind(self) -> dict[str, tuple[int, ...]]:
-        """Return, for each op, ranks that launched it less often than others."""
+        """Return op -> ranks that launched it less often than others."""
         found = {}
         for op in sorted({op for rank in self.ranks for op in rank.launches}):
             counts = {rank.rank: rank.launches.get(op, 0) for rank in self.ranks}
@@ -71,14 +71,14 @@ class RasComm:
 
 @dataclass(frozen=True, slots=True)
 class RasStatus:
-    """One answer."""
+    """An answer of RAS."""
 
     nccl_version: str
     comms: tuple[RasComm, ...]
 
 
 def parse(text: str) -> RasStatus:
-    """Read an answer. Raises ValueError."""
+    """Parse an answer of RAS. Raises ValueError."""
     begin, end = text.find("{"), text.rfind("}")
     if begin < 0 or len(text) > MAX_BYTES:
         raise ValueError("no JSON of RAS (NCCL 2.28.7 or newer)")
@@ -117,8 +117,8 @@ def _missing(content: Mapping[str, Any]) -> RasMissing:
 
 
 def summary(status: RasStatus) -> Sequence[tuple[str, str, tuple[int, ...]]]:
-    """Return what is odd, as (communicator, what, its ranks): ``dead``, ``unresponsive``,
-    ``failed``, or an op that ranks launched less often than others."""
+    """Return anomalies as (communicator, what, its ranks): ``dead``, ``unresponsive``, ``failed``,
+    or an op that these ranks launched less often than others."""
     found: list[tuple[str, str, tuple[int, ...]]] = []
     for comm in status.comms:
         rows = {

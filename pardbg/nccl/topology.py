@@ -19,22 +19,22 @@ MAX_CHANNELS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One communicator's. ``rings``: for each channel the ranks in the order in which data goes
-    round; a ring of which a rank said nothing is left out. ``num_trees``: channels with one.
-    ``transports``: (source, destination) to ``P2P``, ``SHM``, ``NET/IB``, ``NET/Socket``."""
+    """Topology of one communicator. ``rings``: for each channel the ranks in the order of data;
+    rings with an unreported rank are left out. ``num_trees``: channels with a tree. ``transports``:
+    (source, destination) to ``P2P``, ``SHM``, ``NET/IB``, ``NET/Socket``."""
 
     comm_id: str
-    """``0x…``, equal on all ranks; empty where NCCL did not print it (splits before 2.30)."""
+    """``0x…``, equal on all ranks; empty if NCCL did not print it (splits before 2.30)."""
     num_ranks: int
     rings: tuple[tuple[int, ...], ...]
     num_trees: int
     transports: dict[tuple[int, int], str]
     complete: bool
-    """All ranks said all of it."""
+    """Whether all ranks printed all of their lines."""
     processes: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Rank to (host, pid)."""
     channels: int = 0
-    """Channels for collectives, as printed; 0: not printed."""
+    """Number of channels for collectives, as printed; 0: not printed."""
 
 
 _INFO: Final = re.compile(r"(?P<thread>\S+:\d+:\d+) \[-?\d+\] NCCL INFO (?P<text>.*)")
@@ -56,30 +56,30 @@ _CHANNELS: Final = re.compile(r"(\d{1,4}) coll channels, ")
 
 @dataclass(slots=True)
 class _Comm:
-    """What one rank has said of a communicator."""
+    """Topology of a communicator as reported by one rank."""
 
     rank: int
     comm_id: str
     next_of: dict[int, int] = field(default_factory=dict)
-    """Channel to the next rank of the ring."""
+    """Channel -> the next rank of the ring."""
     trees: set[int] = field(default_factory=set)
-    """Channels."""
+    """Channels with a tree."""
     transports: dict[tuple[int, int], str] = field(default_factory=dict)
     process: tuple[str, int] = ("", 0)
     channels: int = 0
 
 
 class TopologyReader:
-    """Takes lines in any order of ranks; those of one thread in theirs."""
+    """Reader of lines, in any order of ranks; lines of one thread must be in order."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Comm] = {}
-        """By thread."""
+        """Thread -> the communicator that is being reported."""
         self._comms: dict[tuple[str, int], dict[int, _Comm]] = defaultdict(dict)
-        """By id and size: what each rank said."""
+        """(communicator's id, size) -> rank -> its report."""
 
     def add(self, line: str) -> bool:
-        """Take a line; return whether it was about topology."""
+        """Take a line; return whether it is about topology."""
         info = _INFO.search(line)
         return info is not None and self._add(info["thread"], info["text"].rstrip())
 
@@ -115,7 +115,7 @@ class TopologyReader:
             self._open.pop(thread, None)
 
     def topologies(self) -> list[Topology]:
-        """Return what is known of each communicator that said anything of its rings or trees."""
+        """Return the topologies of communicators with reported rings or trees."""
         made = [_joined(comm_id, size, ranks) for (comm_id, size), ranks in self._comms.items()]
         return [one for one in made if one.rings or one.num_trees or one.transports]
 
@@ -138,7 +138,7 @@ def _joined(comm_id: str, size: int, ranks: dict[int, _Comm]) -> Topology:
 
 
 def _ring(size: int, next_of: dict[int, int]) -> tuple[int, ...] | None:
-    """Return all ranks in the ring's order, from 0; None where it does not close over all."""
+    """Return all ranks in the ring's order, from 0; None if the ring does not close over all."""
     order, rank = [0], next_of.get(0)
     while rank is not None and rank != 0 and len(order) <= size:
         order.append(rank)
