@@ -1,4 +1,4 @@
-"""Ends of commands that stand in for a job: exit code, signal, terminal as the job's own."""
+"""Ends of commands that stand in for a job: with the job's exit code, signal and terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def end_as(status: int) -> int:
-    """Return the job's exit code, or die of the signal that it died of (``status`` < 0), so that
+    """Return the job's exit code, or die of the signal that ended the job (``status`` < 0), so that
     the waiting process sees the job's own end."""
     if status >= 0:
         return status
@@ -35,7 +35,7 @@ def end_as(status: int) -> int:
 
 
 def run_plain(argv: list[str], why: str) -> NoReturn:
-    """Become the job, unwatched, after one line that says why nothing is recorded. Raises
+    """Become the job, unwatched, after one line with the reason why nothing is recorded. Raises
     CommandError if the job cannot be started."""
     talk(f"NOT recorded, the job runs without pardbg: {why}")
     sys.stdout.flush()
@@ -56,7 +56,7 @@ def run_plain(argv: list[str], why: str) -> NoReturn:
 @contextlib.contextmanager
 def ending_with_us(handle: RunHandle | None) -> Iterator[None]:
     """End the job inside the context if the terminal is closed or SIGTERM arrives. A job outlives a
-    viewer that is killed: nobody decided that it should end."""
+    viewer that is killed, since the user did not decide to end the job."""
 
     def end(number: int, frame: FrameType | None) -> None:
         assert handle is not None

@@ -34,7 +34,7 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 
 @dataclass(frozen=True, slots=True)
 class ByDumps:
-    """What dumps of ``ranks`` show by themselves. ``why``: rank to why it has none."""
+    """Findings from dumps of ``ranks`` alone. ``why``: rank to the reason why it has no dump."""
 
     ranks: tuple[int, ...]
     why: Mapping[int, str]
@@ -112,7 +112,7 @@ def _look(
 
 
 def _by_dumps(ranks: Sequence[JobRank]) -> ByDumps:
-    """Return what the ranks' Flight Recorders show, and why a rank has no dump."""
+    """Return the findings of the ranks' Flight Recorders, and the reason why a rank has no dump."""
     from pardbg.hub.attach.dump_pipes import ask_dumps
     from pardbg.session.importers.read import import_files
 
@@ -140,7 +140,7 @@ def _join(
     pids: Sequence[int], launcher: int | None, slurm: str, output: Path | None, force: bool,
     allow_eval: bool, wait_s: float,
 ) -> int:  # fmt: skip
-    """Have the agent enter; show the run, where there is a terminal."""
+    """Let the agent enter the job; show the run, if there is a terminal."""
     from pardbg.cli.live import job_name, session_target, show_live
     from pardbg.hub.attach.entry import join
     from pardbg.hub.attach.job_ranks import find, refuse_part
@@ -317,8 +317,8 @@ def explain(
 def _session(
     found: Explained, output: Path | None, force: bool, show: bool
 ) -> Iterator[Path | None]:  # fmt: skip
-    """Yield the session, written where it is asked for or needed; without ``output`` it is removed
-    at the end."""
+    """Yield the session, written if requested or needed; without ``output`` it is removed at the
+    end."""
     if output is not None:
         with new_file(output, force) as fresh:
             found.write(fresh)
@@ -333,7 +333,7 @@ def _session(
 
 
 def _findings(session: Path) -> list[dict[str, Any]]:
-    """Return what the dumps' ops show by themselves."""
+    """Return the findings from the dumps' ops alone."""
     from pardbg.analysis.answers.report import as_json, report
     from pardbg.session.reader import load
 

@@ -70,7 +70,7 @@ def load_session(text: str, part: int | None = None) -> Store:
 
 @contextmanager
 def new_file(path: Path, force: bool) -> Iterator[Path]:
-    """Yield a file beside ``path`` that replaces it at the end, or is removed on failure."""
+    """Yield a file beside ``path`` that replaces ``path`` at the end, or is removed on failure."""
     _check_target(path, force)
     if path.is_dir():
         raise UserError(f"{path} is a directory; -o takes a file name")
@@ -124,7 +124,7 @@ def _move_into(fresh: Path, path: Path) -> None:
 
 
 def refuse_planted(path: Path) -> None:
-    """Refuse another user's link or file where everybody may write, as the kernel's
+    """Refuse another user's link or file in a folder that all users may write to, as the kernel's
     ``protected_symlinks`` does. Raises UserError."""
     try:
         found, folder = path.lstat(), path.parent.stat()
@@ -179,7 +179,7 @@ def writes(what: str) -> Callable[[F], F]:
 
 
 def skips(default: int = 0) -> Callable[[F], F]:
-    """Return option ``--skip``; help shows its default unless it is 0."""
+    """Return option ``--skip``; the help shows the default unless it is 0."""
     return click.option("--skip", type=click.IntRange(0), default=default, metavar="N",
                         show_default=default > 0,
                         help="Skip the first N steps (warm-up).")  # fmt: skip
@@ -191,7 +191,7 @@ def has_terminal() -> bool:
 
 
 def cannot_draw() -> str:
-    """Return why the terminal cannot show screens; empty: it can."""
+    """Return the reason why the terminal cannot show screens; empty: it can."""
     term = os.environ.get("TERM", "")
     if term in ("", "dumb", "unknown"):
         return f"TERM={term}: this terminal cannot show screens" if term else "TERM is not set"
@@ -214,7 +214,7 @@ def completions(words: Iterable[str], typed: str) -> list[CompletionItem]:
 def complete_recipes(
     _ctx: click.Context, _param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """Complete recipes, with their summaries."""
+    """Complete names of recipes, with the recipes' summaries."""
     from pardbg.lab.recipes.catalogue import RECIPES
 
     return [

@@ -38,7 +38,7 @@ def replay(session: Path, second: Path | None) -> None:
 
 
 def show_screens(session: Path, second: Path | None, need: str, start: str) -> None:
-    """Show a recording, a second one beside it; without a terminal ``need`` is what to do."""
+    """Show a recording, and a second one beside it; ``need``: advice if there is no terminal."""
     from pardbg.cli.headless import history_path
     from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import open_session

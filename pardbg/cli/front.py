@@ -1,5 +1,5 @@
-"""What ``pardbg`` alone shows: its start screen, or help; ``pardbg help TOPIC``; recognition of a
-job's command."""
+"""Front of the command line: start screen or help of ``pardbg`` alone, ``pardbg help TOPIC``, and
+recognition of a job's command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST: Final = {
     "report": "Report on a recording or a live run: findings, steps, bubbles.",
     "ctl": "Control a live run from a script: `pardbg ctl pause`.",
 }
-"""Commands to start with."""
+"""Commands listed first in the help."""
 MORE: Final = {
     "learn": "Twelve lessons on real runs: from a parameter server to a hang found.",
     "run": "Record a job without a screen.",
@@ -53,7 +53,7 @@ MORE: Final = {
     "help": "Explain a command, a verb, a word or a topic: keys, words, ranks, expr.",
 }
 STARTS: Final = ("watch", "run", "rehearse")
-"""Commands that take a job's command, with ``--`` before it or without."""
+"""Commands that take a job's command, with or without ``--`` before it."""
 
 
 class _Refused(click.ClickException):
@@ -63,7 +63,7 @@ class _Refused(click.ClickException):
 
 
 class Front(click.Group):
-    """The group of all commands; its help lists those to start with first."""
+    """The group of all commands; the help lists those to start with first."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -80,7 +80,7 @@ class Front(click.Group):
 
     def job_start(self, args: Sequence[str]) -> int | None:
         """Return the index of the job's command in ``watch -o S.mcap torchrun … train.py``, or of
-        the ``--`` before it: one that comes later is the job's."""
+        the ``--`` before it; a later ``--`` belongs to the job."""
         command = self.commands.get(args[0]) if args and args[0] in STARTS else None
         if command is None:
             return None
@@ -99,8 +99,8 @@ class Front(click.Group):
 
 
 def _begins_job(command: str, word: str, more: bool) -> bool:
-    """Return whether a word begins a job's command, rather than naming a live run. ``more``: words
-    follow that are none of our own."""
+    """Return whether a word begins a job's command, rather than naming a live run. ``more``:
+    further words follow that are not options of pardbg."""
     from pardbg.hub.run.runs import RunError, find_run
 
     if shutil.which(word) is None:
@@ -190,7 +190,7 @@ TOPICS: Final[dict[str, Any]] = {"keys": _keys, "words": _words, "ranks": _ranks
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return live runs, runs that were killed, and recordings, each the newest first."""
+    """Return live runs, killed runs, and recordings, each the newest first."""
     from pardbg.hub.run.runs import list_run_rings, list_runs
     from pardbg.render.frame.start_page import Entry
     from pardbg.words import binary_size, plural
@@ -212,7 +212,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def _recordings(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Return (path, last write in ns), the newest first."""
+    """Return (path, last write in ns) of recordings, the newest first."""
     found = []
     for path in folder.glob("*.mcap"):
         with contextlib.suppress(OSError):  # it was deleted meanwhile
@@ -221,7 +221,7 @@ def _recordings(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def start(perform: Callable[[Sequence[str]], object]) -> None:
-    """Show the start screen; ``perform`` a command that was chosen, and show it again after."""
+    """Show the start screen; ``perform`` the chosen command, and show the screen again."""
     from pardbg.cli.headless import default_session_path
     from pardbg.cli.learn import listed
     from pardbg.ui.start_app import StartApp

@@ -1,4 +1,4 @@
-"""Following, reporting on and controlling a job without a screen."""
+"""Commands without a screen: following, reporting on and controlling a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLL_S = 0.05
 PASS_POLL_S = 0.005
 CAPTURED_POLL_S = 0.5
 RECORDED_TIMEOUT_S = 30.0
-"""Maximum time for the hub to write the rest of a session after its job ended."""
+"""Maximum time, s, for the hub to write the rest of a session after its job ended."""
 
 
 def default_session_path(name: str) -> Path:
@@ -50,9 +50,8 @@ def history_path() -> Path:
 
 def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
     """Pass input and signals to the job until it has ended and is recorded, while the launcher
-    carries its output; return its exit code, < 0 for a signal.
-
-    ``attentive``: raise the level around findings.
+    passes on its output; return the job's exit code, < 0 for a signal. ``attentive``: raise the
+    level around findings.
     """
     from pardbg.hub.ranks.processes import orphaned
     from pardbg.hub.run import jobs
@@ -86,7 +85,8 @@ def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> i
 
 
 def _wait_passed(handle: RunHandle, flow: Flow) -> None:
-    """Wait until our reader has the job's output so far, as a job at a plain pipe would."""
+    """Wait until the reader of stdout has the job's output so far, as a job at a plain pipe
+    would."""
     marks = flow.written()
     while not flow.passed(marks):
         if not handle.launcher_alive():
@@ -95,8 +95,8 @@ def _wait_passed(handle: RunHandle, flow: Flow) -> None:
 
 
 def _wait_recorded(handle: RunHandle, flow: Flow) -> None:
-    """Wait until the session is closed. A process that outlives the job keeps the launcher, but not
-    this command; who is to be told of errors is, first."""
+    """Wait until the session is closed. A process that outlives the job keeps the launcher running,
+    but not this command; errors are sent to ``notify`` first."""
     until, notify = time.monotonic() + RECORDED_TIMEOUT_S, handle.config.on_hang.notify
     while handle.alive() and time.monotonic() < until:
         telling = bool(notify) and handle.hub_alive()
@@ -106,7 +106,7 @@ def _wait_recorded(handle: RunHandle, flow: Flow) -> None:
 
 
 def recorded_words(handle: RunHandle) -> str:
-    """Return one line on what was recorded, and what is missing."""
+    """Return one line on what was recorded, and on what is missing."""
     if handle.config.is_relay:
         result = handle.recorded()
         if result is not None and result.error:
@@ -201,8 +201,8 @@ def control(
 def watch_same(
     target: Target, reference: Path, json_: bool, lease_s: float, timeout_s: float
 ) -> int:
-    """Compare what a run captures with its reference's recording, and hold the ranks at the module
-    that differs first. Return 0: the same, 1: not, 2: it cannot be compared."""
+    """Compare a run's captured tensors with its reference's recording, and hold the ranks at the
+    first differing module. Return 0: equal, 1: different, 2: not comparable."""
     from pardbg.analysis.same.comparison import compare
     from pardbg.analysis.same.module_rows import first_module, is_captured
     from pardbg.analysis.same.names import own_names, prefixes
@@ -235,8 +235,8 @@ def watch_same(
 
 
 def farewell(run_dir: Path, ends: bool = False) -> int:
-    """Say how to rejoin the job and where its recording is, or end it if it ``ends`` with the TUI;
-    return its exit code if it has ended by itself."""
+    """Print how to rejoin the job and where its recording is, or end the job if it ``ends`` with
+    the TUI; return the job's exit code if it has ended by itself."""
     from pardbg.hub.run.config import ConfigError
     from pardbg.hub.run.start import RunHandle
 

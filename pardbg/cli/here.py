@@ -1,4 +1,4 @@
-"""Commands about this machine: its live runs, a check of what pardbg needs, the native build."""
+"""Commands about this machine: its live runs, a check of requirements, the native build."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def doctor(json_: bool) -> int:
 
 
 def find_live(name: str | None) -> Run:
-    """Return the live run of that name, or the only one. Raises UserError."""
+    """Return the live run of that name, or the only live run. Raises UserError."""
     from pardbg.hub.run.runs import find_run, list_runs
 
     if name is None and len(runs := list_runs()) > 1:
@@ -111,7 +111,7 @@ def build(python: str) -> int:
 Status = Literal["ok", "warn", "bad"]
 MARKS: dict[Status, str] = {"ok": "✓", "warn": "!", "bad": "✗"}
 TESTED_TORCH = (2, 4), (2, 15)
-"""Oldest and newest release that README's table has."""
+"""Oldest and newest release in README's table."""
 PROBE_TIMEOUT_S = 60
 
 
@@ -165,7 +165,7 @@ def _native() -> Check:
 
 
 def _hooks() -> Check:
-    """Check that the agent's hooks find their places in this torch."""
+    """Check that the agent's hooks can be installed in this torch."""
     version = _version("torch")
     if version is None:
         return Check("hooks", "ok", "no torch here")
@@ -186,7 +186,7 @@ def _hooks() -> Check:
 
 
 def _probe(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of Python as a job's rank would start."""
+    """Run a line of Python in the environment of a job's rank."""
     return subprocess.run(
         [sys.executable, *options, "-c", code], env={**os.environ, **env}, capture_output=True,
         text=True, timeout=PROBE_TIMEOUT_S,
@@ -281,7 +281,7 @@ def _terminal() -> Check:
 
 
 def _nccl() -> Check:
-    """Check what NCCL is set to say of itself: its own settings, and whether RAS answers here."""
+    """Check NCCL's settings for its own reports, and whether RAS answers on this host."""
     from pardbg.hub.serve.nccl_reports import answer
     from pardbg.nccl import ras
 

@@ -1,4 +1,4 @@
-"""Commands that start a job, or join one: demo, watch, run."""
+"""Commands that start a job, or join a run: demo, watch, run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pardbg.session.reader import SessionSource
 
     Reference = tuple[str, SessionSource]
-    """Name and contents of the recording that a run is compared with."""
+    """Name and contents of the recording with which a run is compared."""
 
 STDOUT, STDERR = 1, 2
 MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
-"""Errors of a machine without descriptors, processes, terminals, memory or threads to spare."""
+"""Errno values of a machine that lacks descriptors, processes, terminals, memory or threads."""
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -205,7 +205,7 @@ def _start(
 
 
 def _doors(places: Sequence[str], elsewhere: bool) -> Doors | None:
-    """Open what figures go through; those of a run of several nodes are at its hub."""
+    """Open the destinations of figures; in a run of several nodes only the hub's node has them."""
     if not places:
         return None
     if elsewhere:
@@ -219,8 +219,8 @@ def _doors(places: Sequence[str], elsewhere: bool) -> Doors | None:
 def _start_own(
     argv: list[str], how: Recording, out: int = STDOUT, **more: Any
 ) -> tuple[RunHandle, Streams]:
-    """Start a run that this process owns; ``out`` takes the job's stdout. Raises UserError;
-    SetupError where this machine lacks what a recording needs."""
+    """Start a run owned by this process; ``out`` takes the job's stdout. Raises UserError;
+    SetupError if this machine lacks what a recording needs."""
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.run.terminal import own_streams
 
@@ -238,7 +238,7 @@ def _start_own(
 
 
 def _give(handle: RunHandle, rc: Rc) -> None:
-    """Give the run its first commands; a failure is reported and ends nothing."""
+    """Run the first commands in the run; a failure is reported and does not end the run."""
     try:
         apply_rc(handle.run_dir, rc, common.talk)
     except Exception as error:  # noqa: BLE001
@@ -246,7 +246,7 @@ def _give(handle: RunHandle, rc: Rc) -> None:
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
-    """Return the commands to begin with; without a terminal only those of a named file."""
+    """Return the first commands; without a terminal only those of a named file."""
     return viewer_rc(rc_file, no_rc) if common.has_terminal() else named_rc(rc_file)
 
 
@@ -260,8 +260,8 @@ def _watch_job(
     second: Reference | None = None,
     **more: Any,
 ) -> int:
-    """Start a job and show it in the TUI, with which the job ``ends`` or not; without a terminal
-    show its output and then the report. ``after`` gets the recording of an ended job."""
+    """Start a job and show it in the TUI, whose end ``ends`` the job or not; without a terminal
+    show the job's output and then the report. ``after`` gets the recording of an ended job."""
     from pardbg.cli import headless
     from pardbg.cli.as_the_job import end_as, ending_with_us, run_plain
     from pardbg.hub.run.config import SetupError
@@ -297,7 +297,7 @@ def show_live(run_dir: Path) -> int:
 
 
 def _opened(reference: Path) -> SessionSource:
-    """Open it before a job is started: what is no recording is said at once."""
+    """Open a reference before the job is started, so that an invalid file is reported at once."""
     from pardbg.session.reader import open_session
 
     common.need_terminal("--reference", "pardbg ctl RUN watch same REF.mcap")
@@ -344,7 +344,7 @@ def _list_recipes() -> None:
 
 def session_target(output: Path | None, name: str, force: bool) -> Path:
     """Return the file to record to: new, empty, or with ``force`` an existing one. Raises UserError
-    if it cannot be written. The hub makes a new one, so a run that is killed early leaves none."""
+    if it cannot be written. The hub makes a new file, so a run killed early leaves none."""
     from pardbg.cli.headless import default_session_path
     from pardbg.hub.removal import remove_empty
     from pardbg.hub.run.runs import list_runs
@@ -383,7 +383,7 @@ def _job(job: list[str] | None) -> list[str]:
 
 
 def job_name(argv: Sequence[str]) -> str:
-    """Return the name of a job's run: its script's, its module's, else its program's."""
+    """Return the name of a job's run: by its script, its module, or its program."""
     scripts = [Path(word).stem for word in argv if word.endswith(".py")]
     modules = [argv[n + 1].rpartition(".")[2] for n, word in enumerate(argv[:-1]) if word == "-m"]
     return [*scripts[:1], *modules[::-1], Path(argv[0]).stem][0]

@@ -1,4 +1,4 @@
-"""Options of the commands that start or join a job: what is recorded, and over how many nodes."""
+"""Options of the commands that start or join a job: what is recorded, and on how many nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Recording:
     level: str | None
     allow_eval: bool
     on_exception: float
-    """Maximum time a rank that raised is held, s; 0: it dies at once."""
+    """Maximum time, s, for which a rank that raised is held; 0: the rank dies at once."""
     loss_pattern: str | None
     force: bool
     hub: str | None = None
@@ -41,21 +41,21 @@ class Recording:
     nnodes: int | None = None
     on_hang: OnHang = NO_HANG
     metrics: tuple[str, ...] = ()
-    """Where figures of the run are exported to: HOST:PORT, ``otlp``."""
+    """Destinations of exported figures: HOST:PORT, ``otlp``."""
     tensors: str | None = None
-    """Steps whose tensors are captured."""
+    """Steps in which tensors are captured."""
     full: tuple[str, ...] = ()
-    """Tensors whose elements are kept, too."""
+    """Tensors of which all elements are kept."""
     init_to: Path | None = None
     """Folder that ranks write their initial parameters to."""
     init_from: Path | None = None
-    """Folder that ranks take them from."""
+    """Folder that ranks read their initial parameters from."""
     init_noise: str | None = None
-    """Dtype whose rounding they are then moved by."""
+    """Dtype by whose rounding the initial parameters are then perturbed."""
 
     @property
     def attentive(self) -> bool:
-        """Return whether only totals are recorded, so that the level is raised where needed."""
+        """Return whether only totals are recorded, so that the level is raised around findings."""
         level = self.level or os.environ.get(wire.ENV_LEVEL, "")
         return level.strip().lower() == "summary"
 
@@ -79,7 +79,7 @@ class Recording:
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    """What ``parse`` makes of a text; its ValueError says what to write."""
+    """Option type with values from ``parse``, whose ValueError has the advice for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self._parse = name, parse
@@ -102,7 +102,7 @@ def _at_least(name: str, parse: Callable[[str], int], least: str) -> _Parsed:
 
 
 def _on_exception(text: str) -> float:
-    """Return how long a rank that raised is held, in s; 0: not at all."""
+    """Return how long a rank that raised is held, s; 0: not held."""
     word, _, time = text.strip().partition(":")
     if word == "die" and not time:
         return 0.0
@@ -132,7 +132,7 @@ def _steps(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Split as a shell would; empty where a quote is left open."""
+    """Split words as a shell does; empty if a quote is left open."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -158,7 +158,7 @@ def _on_hang(text: str) -> OnHang:
 
 ON_EXCEPTION: Final = _Parsed("WHAT", _on_exception)
 DURATION: Final = _at_least("TIME", parse_duration, "1s")
-"""At least a second, in ns."""
+"""Type of options with a duration of at least a second, in ns."""
 
 
 recording_options: Final = all_of(
@@ -219,7 +219,7 @@ node_options: Final = all_of(
                  "number (default: from torchrun's options, Slurm or Kubernetes)."),
     click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
 )  # fmt: skip
-"""Options for a job of several nodes, the same on each."""
+"""Options for a job on several nodes, with the same values on each."""
 
 
 def recording(

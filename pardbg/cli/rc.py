@@ -33,11 +33,11 @@ from pardbg.words import binary_size
 
 RC_NAME: Final = ".pardbgrc"
 ENV_TRUST: Final = "PARDBG_TRUST_RC"
-"""Variable with directories, separated by colons, whose ``.pardbgrc`` runs unasked."""
+"""Variable with directories, separated by colons, whose ``.pardbgrc`` runs without a question."""
 MAX_RC_BYTES: Final = 64 << 10
 MAX_ANSWERS_BYTES: Final = 1 << 20
 HEADLESS: Final = (*EDITS, Verb.LEVEL, Verb.MARK)
-"""Verbs that make sense before the job runs and unattended."""
+"""Verbs that are allowed before the job runs and unattended."""
 RC: Final = click.option(
     "--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
     help="File of commands to start with, one per line: breakpoints, watches, delays; also "
@@ -155,8 +155,8 @@ def _answers() -> dict[str, bool]:
 
 
 def apply_rc(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
-    """Give commands to an unattended run, as a script would. A hit of their breakpoints holds the
-    job for ``HOLD_S`` and tells the user."""
+    """Run commands in an unattended run, as a script would. A hit of their breakpoints holds the
+    job for ``HOLD_S`` and notifies the user."""
     if not rc.lines:
         return
     from pardbg.hub.client import HubControl  # slow to import

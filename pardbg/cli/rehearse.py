@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 PYTHONS: Final = ("python", "python3")
 PREFIX: Final = "rehearsal-"
 SAY_S: Final = 2.0
-"""Between two lines of progress."""
+"""Time between two lines of progress, s."""
 KEEP_MEMORY: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 28),
     "MALLOC_TOP_PAD_": str(1 << 24),
 }  # fmt: skip
-"""glibc's: a rank lives for a tenth of a second; it need not give memory back in between."""
+"""glibc setting: a rank lives for a tenth of a second; it need not give memory back in between."""
 NEEDS: Final = (
     ("a GPU", ("NVIDIA", "CUDA", "cuda", "nccl", "NCCL", "HIP")),
     ("the network", ("Connection", "ConnectError", "gaierror", "TimeoutError", "URLError", "HTTP",
@@ -45,7 +45,7 @@ NEEDS: Final = (
     ("another world size", ("AnotherWorld", "world_size", "world size", "WORLD_SIZE",
                             "number of ranks", "num_ranks")),
 )  # fmt: skip
-"""Needs that a program's first error names."""
+"""Missing requirement -> words of the first error of a program that needs it."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -100,7 +100,7 @@ def rehearse(
 
 
 def script_of(words: Sequence[str]) -> list[str]:
-    """Return a script (or ``-m`` and a module) and its arguments, out of the line that starts the
+    """Return a script (or ``-m`` and a module) and its arguments, from the command that starts the
     job with python or torchrun. Raises UserError."""
     rest = list(words)
     launcher = bool(rest) and Path(rest[0]).name == "torchrun"
@@ -135,8 +135,8 @@ def _chosen(text: str | None, world: int) -> tuple[int, ...]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A run directory, in memory where that can be; those of killed rehearsals go first. SIGTERM
-    leaves it, too. Raises UserError."""
+    """Yield a run directory, in memory if possible; those of killed rehearsals are removed first.
+    Removed at SIGTERM, too. Raises UserError."""
     from pardbg.hub.removal import RINGS_DIR, mark, remove_run
     from pardbg.hub.run import config as files
 
@@ -165,7 +165,7 @@ def _folder() -> Iterator[Path]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Be the one process that has it. Raises OSError: another one has."""
+    """Lock a folder for this process. Raises OSError if another process has locked it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,7 +225,7 @@ def _progress(length: int) -> Iterator[Callable[[int], None]]:
 
 
 def _refuse(traces: Sequence[Trace]) -> None:
-    """One line where the first rank could not run at all for want of what is not here."""
+    """Raise UserError with one line if the first rank could not run for lack of a requirement."""
     if not traces:
         return
     first = traces[0]

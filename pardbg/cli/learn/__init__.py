@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pardbg.ui.main.lesson_screen import Course
 
 CHECKOUT: Final = Path(__file__).parents[3] / "sessions"
-"""Recorded runs, where pardbg runs from its repository."""
+"""Folder of recorded runs, if pardbg runs from its repository."""
 TEXT_CELLS: Final = 80
 
 
@@ -85,7 +85,7 @@ def find(text: str) -> int:
 
 
 def _answered() -> History:
-    """Return what was answered: a line per idea in ``<user state>/pardbg/lessons``."""
+    """Return the given answers: a line per idea in ``<user state>/pardbg/lessons``."""
     from pardbg.cli.headless import history_path
     from pardbg.ui.commands.startup import History
 
@@ -112,8 +112,8 @@ def listed() -> list[tuple[str, int, int]]:
 
 
 def next_place(answered: History, lesson: int | None = None) -> tuple[int, int]:
-    """Return the first (lesson, idea) without an answer, of all or of one lesson; the first of all
-    if every one has it."""
+    """Return the first (lesson, idea) without an answer, of all lessons or of one; the first of all
+    if every idea has an answer."""
     places = [(at, idea) for at, (_, _, ideas) in enumerate(progress(answered))
               for idea in range(ideas) if lesson in (None, at)]  # fmt: skip
     names = [name for name, _, _ in progress(answered)]
@@ -168,7 +168,7 @@ def worked_pages(lesson: Lesson) -> tuple[LessonPage, ...]:
 
 
 def _show(at: int, idea: int, answered: History) -> tuple[int, int] | None:
-    """Show a lesson from an idea on; return (lesson, idea) to go on with, None: it was left."""
+    """Show a lesson from an idea on; return the next (lesson, idea), None: the user left."""
     from pardbg.lab.lessons.lesson_table import lessons
     from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import open_session

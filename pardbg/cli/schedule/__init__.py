@@ -125,8 +125,8 @@ def edit(file: str, costs_: str | None, session: str | None) -> None:
 
 
 def saver(path: Path, text: str) -> Callable[[Table, str], str]:
-    """Writes a table to ``path``, that had ``text``, or to another file: whole or not at all, and
-    never over what somebody else wrote since."""
+    """Return a function that writes a table to ``path``, whose content was ``text``, or to another
+    file: whole or not at all, and never over another program's later content."""
     known = {path.resolve(): text}
 
     def save(changed: Table, other: str) -> str:
@@ -240,8 +240,7 @@ def search(
 
 
 def runnable(file: str, session: str | None) -> tuple[int, str]:
-    """Return (ranks of a schedule that can be run with gloo, what its step is predicted to take, or
-    "")"""
+    """Return (ranks of a schedule that can run with gloo, predicted step time as text, or "")."""
     from pardbg.lab.schedules.compare import predict
 
     table = _compute(_read(file), file)
@@ -253,7 +252,7 @@ def runnable(file: str, session: str | None) -> tuple[int, str]:
 
 
 def told(predicted: str) -> Callable[[Path], None]:
-    """Says of a recording what its steps took, beside what was predicted."""
+    """Return a function that prints a recording's step times beside the predicted ones."""
 
     def tell(path: Path) -> None:
         from pardbg.analysis.base.asof import View

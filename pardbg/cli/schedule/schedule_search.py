@@ -1,4 +1,4 @@
-"""``pardbg schedule search``: what was found, beside the built-in schedules."""
+"""``pardbg schedule search``: the table found, beside the built-in schedules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def look(
     num_ranks: int, num_microbatches: int, taken: Durations | Costs, memory: float | None,
     placement: str, seconds: float,
 ) -> tuple[str, str | None]:  # fmt: skip
-    """Return (what is said, the table found as CSV, or None if no built-in is beaten). ``seconds``:
-    for the solver, over all placements."""
+    """Return (text for the user, the table found as CSV, or None if no built-in is beaten).
+    ``seconds``: for the solver, over all placements."""
     from pardbg.lab.schedules.compare import predict
     from pardbg.lab.schedules.schedule_table import dump
     from pardbg.lab.schedules.schedule_text import compared
@@ -77,8 +77,8 @@ def _won(best: Found, rival: Predicted | None) -> list[str]:
 
 
 def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: float) -> Found | None:
-    """The shortest over all placements, of what is ``there`` too; the solver goes on where it
-    could be shorter."""
+    """Return the shortest table over all placements, including those ``there``; the solver improves
+    it if it could be shorter."""
     from pardbg.lab.schedules.search import search
     from pardbg.lab.schedules.solver import improve, solver_there
 

@@ -1,4 +1,4 @@
-"""``pardbg serve``: the screens in a browser on this machine, one process of the app a tab."""
+"""``pardbg serve``: the screens in a browser on this machine, with an app process per tab."""
 
 from __future__ import annotations
 

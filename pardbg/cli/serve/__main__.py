@@ -1,4 +1,4 @@
-"""One browser tab's app: ``python -m pardbg.cli.serve [--control] [RUN|SESSION]``, run by the
+"""App of one browser tab: ``python -m pardbg.cli.serve [--control] [RUN|SESSION]``, run by the
 server, which is its terminal."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pardbg.session.navigation.replay import ReplayClock
 from pardbg.ui.app import PardbgApp
 
 WRITES: Final = ("picture", "mark", "unmark")
-"""Actions that write files of whoever serves."""
+"""Actions that write files of the user who serves."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def _live(name: str | None, control: bool) -> None:
 
 
 def _run(app: PardbgApp, control: bool) -> None:
-    """Run the app; view only, it writes nothing either."""
+    """Run the app; without ``control`` actions that write files are refused, too."""
 
     def refuse(_argument: str) -> None:
         raise UserError("view only: `pardbg serve --control` lets a browser write")

@@ -21,7 +21,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _TOKEN_BYTES: Final = 24
 HOST: Final = "127.0.0.1"
 _NOTHING_FROM_ELSEWHERE: Final = "style-src 'self' 'unsafe-inline'; font-src 'self' data:"
-"""textual-serve's page asks a font of another host, and shows nothing before that has answered."""
+"""Content security policy against textual-serve's font of another host, which blocks the page."""
 
 
 class Guarded(Server):
@@ -38,11 +38,11 @@ class Guarded(Server):
         return f"{self.public_url}/?token={self._token}"
 
     def initialize_logging(self) -> None:
-        """Say only what goes wrong: a request's line has the token."""
+        """Log only errors: the line of a request contains the token."""
         logging.getLogger("textual-serve").setLevel(logging.ERROR)
 
     async def on_startup(self, app: web.Application) -> None:
-        """Say nothing: the command has."""
+        """Print nothing: the command has printed the address."""
 
     async def _make_app(self) -> web.Application:
         app: web.Application = await super()._make_app()
@@ -78,7 +78,7 @@ class Guarded(Server):
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind((HOST, 0))
         found: int = one.getsockname()[1]
