@@ -1,4 +1,4 @@
-"""What a user can correct, in one line: raised wherever it is found, told where it is asked for."""
+"""Errors that a user can correct, in one line: raised where found, printed by the command."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 
 class UserError(Exception):
-    """Says in one line what is wrong and what to do; the command line ends with its exit code."""
+    """An error in one line, with advice; the command line ends with the error's exit code."""
 
     exit_code: int = 2
 
 
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""Errors that fields of a wrong type or size, from outside, lead to."""
+"""Exceptions caused by external fields of a wrong type or size."""

@@ -30,22 +30,22 @@ _TYPES: Final[dict[str, type]] = {
     "int": np.int64, "int | None": np.float64, "float | None": np.float64, "str": object,
     "str | None": object, "Verdict": object,
 }  # fmt: skip
-"""Type of a row's field, as it is written -> dtype of its column; other fields have none."""
+"""Annotated type of a row's field -> dtype of its column; fields of other types have no column."""
 
 
 class Columns(dict[str, NDArray[Any]]):
-    """Read-only columns of one length by name: ``pandas.DataFrame(c)``, ``polars.DataFrame(c)``
-    and ``pyarrow.table(c)`` take them. NaN: not known."""
+    """Read-only columns of one length by name: ``pandas.DataFrame(c)``, ``polars.DataFrame(c)`` and
+    ``pyarrow.table(c)`` accept them. NaN: not known."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return them as one structured array."""
+        """Return the columns as one structured array."""
         made = np.rec.fromarrays(list(self.values()), names=list(self))  # type: ignore[call-overload]
         return np.asarray(made, dtype)
 
 
 @dataclass(frozen=True)
 class Session:
-    """A recording, loaded: what the screens and ``pardbg report`` show, as values."""
+    """A loaded recording: the data of the screens and of ``pardbg report``, as values."""
 
     name: str
     store: Store = field(repr=False)
@@ -55,15 +55,15 @@ class Session:
         return make_report(self.store)
 
     def report(self) -> Report:
-        """Return all of it, as ``pardbg report``."""
+        """Return the whole report, as in ``pardbg report``."""
         return self._report
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is wrong, the worst first."""
+        """Return the findings, the worst first."""
         return self._report.findings
 
     def pipeline(self) -> PipelineReport | None:
-        """Return the pipeline's steps, bubble and stages; None: there is none."""
+        """Return the pipeline's steps, bubble and stages; None: the run has no pipeline."""
         return self._report.pipeline
 
     def steps(self) -> Columns:
@@ -83,8 +83,8 @@ class Session:
         return _columns(MemoryRow, self._report.memory)
 
     def records(self, kind: str, rank: int | None = None) -> Columns:
-        """Return records, ``step`` or ``op_done``: the columns of docs/export.md; what is not known
-        is -1. Of one rank, times and other int64 are the store's own memory."""
+        """Return records, such as ``step`` or ``op_done``: the columns of docs/export.md; -1: not
+        known. For one rank, times and other int64 are the store's own memory."""
         if kind not in kinds():
             raise UserError(f"no records {kind!r}: {', '.join(kinds())}")
         return Columns({
@@ -99,7 +99,7 @@ class Session:
 
 
 def opened(session: str | os.PathLike[str], part: int | None = None) -> Session:
-    """See ``pardbg.open``."""
+    """Open a session; see ``pardbg.open``."""
     return Session(Path(session).name, load_session(os.fspath(session), part))
 
 

@@ -1,7 +1,7 @@
-"""Text from outside as plain text: nothing in it moves a cursor, sets a colour or hides a word.
+"""Text from outside as plain text, without moves of the cursor, colours or hidden words.
 
-The one function through which names, commands, exceptions, values and whatever else a job or a
-file says must go before a terminal, an SVG or a page shows it.
+Every name, command, exception or value of a job or a file goes through this function before a
+terminal, an SVG or a page shows it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _DOT = "·"
 
 
 def plain(text: str) -> str:
-    """Return one line of ``text``: what is not printable, or takes no cell, becomes ``·``."""
+    """Return one line of ``text``: unprintable and zero-width characters become ``·``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_plain_char, text.expandtabs(4)))
 
 
 def plain_lines(text: str) -> str:
-    """Return ``text`` with each of its lines plain."""
+    """Return ``text`` with ``plain`` applied to each line."""
     return (
         text if text.isascii() and text.isprintable() else "\n".join(map(plain, text.split("\n")))
     )
 
 
 def plain_cell(text: str) -> str:
-    """Return ``text`` for a cell of a CSV file, where a spreadsheet takes no formula from it."""
+    """Return ``text`` for a cell of a CSV file that a spreadsheet does not read as a formula."""
     text = plain(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 

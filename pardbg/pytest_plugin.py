@@ -1,4 +1,4 @@
-"""A fixture for tests of training code. Nothing is loaded, and nothing recorded, without it."""
+"""A pytest fixture for training code. Without its use nothing is loaded or recorded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pardbg_recording(tmp_path: Path) -> Iterator[Recording]:
-    """Record the test, and all processes that it starts: ``pardbg_recording.stop()`` ends that and
-    returns the session, as ``pardbg.open`` does."""
+    """Record the test, and all processes that it starts: ``pardbg_recording.stop()`` ends the
+    recording and returns the session, as ``pardbg.open`` does."""
     from pardbg import record
 
     with record(tmp_path / "recording.mcap") as recording:

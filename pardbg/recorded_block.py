@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from pardbg.opened import Session
 
 END_S: Final = 30.0
-"""Maximum time for a run to end and to close its file."""
+"""Maximum time, s, for a run to end and to close its file."""
 _VARIABLES: Final = (wire.ENV_RUN, "PYTHONPATH")
 
 
 @dataclass
 class Recording:
-    """A block that is recorded. Outside of it, ``session`` is what was recorded."""
+    """Recording of a block. After the block, ``session`` is the recorded session."""
 
     path: Path
     _handle: RunHandle
     _write_end: int = -1
 
     def stop(self) -> Session:
-        """End the recording before its block ends. Raises UserError where nothing was recorded."""
+        """End the recording before its block ends. Raises UserError if nothing was recorded."""
         if self._write_end >= 0:
             from pardbg_agent import autostart
 
@@ -54,7 +54,7 @@ class Recording:
 
     @cached_property
     def session(self) -> Session:
-        """Return it, loaded once. Raises UserError."""
+        """Return the recorded session, loaded once. Raises UserError."""
         from pardbg.opened import opened
 
         return opened(self.path)
@@ -62,7 +62,7 @@ class Recording:
 
 @contextmanager
 def recorded(path: str | os.PathLike[str], force: bool = False) -> Iterator[Recording]:
-    """See ``pardbg.record``."""
+    """Record a block; see ``pardbg.record``."""
     session = _target(Path(path), force)
     before = {name: os.environ.get(name) for name in _VARIABLES}
     with TemporaryDirectory(prefix="pardbg-") as folder:

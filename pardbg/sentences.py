@@ -43,7 +43,7 @@ def sections(package: str, name: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def filled(sentence: str, *facts: object) -> str:
-    """Return a sentence with its places filled from the first of ``facts`` that has each."""
+    """Return a sentence with each place filled from the first of ``facts`` that has it."""
 
     def part(place: re.Match[str]) -> str:
         name, mark, how = place.groups()

@@ -1,4 +1,4 @@
-"""Terminals that go away."""
+"""Detection of closed terminals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import select
 
 
 def any_closed(terminals: list[int]) -> bool:
-    """Return whether one of these descriptors is of a terminal that was closed. The kernel says so
-    by SIGHUP to the session's leader alone, and not every one (make, sudo) passes it on."""
+    """Return whether the terminal of one of these descriptors was closed. The kernel only sends
+    SIGHUP to the session's leader, and not every leader (make, sudo) passes it on."""
     poller = select.poll()
     for fd in terminals:
         poller.register(fd, 0)

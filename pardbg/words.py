@@ -36,7 +36,7 @@ SIZE_UNITS: Final = {
 """Bytes per unit."""
 LONGEST_NS: Final = 1 << 60
 MAX_TEXT: Final = 40
-"""Longest text that is read as one number."""
+"""Maximum characters of a text that is read as one number."""
 WHY_SILENT: Final = (
     "the network between here and there, the relay or the node; ranks are shown as they were"
 )
@@ -63,12 +63,12 @@ def duration(ns: float | None) -> str:
 
 
 def at_most(ns: float | None, most_ns: float | None) -> str:
-    """Return a time in ns, or ``≤ 75 ms`` where only an upper bound of it is known."""
+    """Return a time in ns, or ``≤ 75 ms`` if only an upper bound is known."""
     return duration(ns) if most_ns is None else f"≤ {duration(most_ns)}"
 
 
 def viewer(name: str) -> str:
-    """Return ``ada on pts/3`` of a viewer's name; of one that says nothing its begin."""
+    """Return ``ada on pts/3`` for a viewer's name; for a name without a user its begin."""
     whose = _VIEWER.fullmatch(name)
     if whose is not None:
         return f"{whose[1]} on {whose[2].replace(':', '/')}" if whose[2] else f"{whose[1]}'s script"
@@ -76,7 +76,7 @@ def viewer(name: str) -> str:
 
 
 def countdown(ns: float) -> str:
-    """Return what is left of a time limit in whole seconds, rounded up: ``9 s``, ``4 m 59 s``."""
+    """Return the rest of a time limit in whole seconds, rounded up: ``9 s``, ``4 m 59 s``."""
     return duration(max(0, -(-int(ns) // 1_000_000_000)) * 1e9) if ns > 0 else "0 s"
 
 
@@ -127,7 +127,7 @@ def fine_size(num_bytes: float) -> str:
 
 
 def sizes(amounts: Iterable[int]) -> dict[int, str]:
-    """Return each amount as `size` does; to the byte where two would read the same."""
+    """Return each amount as `size` does; to the byte if two would have the same text."""
     said = {amount: size(amount) for amount in amounts}
     if len({f"{amount:.2e}" for amount in said}) == len(said):
         return said
@@ -152,7 +152,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 
 def percent_rest(whole: float | None, part: float | None, digits: int = 1) -> str:
-    """Return what of a fraction is not in its part, so that the rounded figures add up."""
+    """Return a fraction without one of its parts, so that the rounded figures add up."""
     if whole is None or part is None:
         return UNKNOWN
     return percent((round(whole * 100, digits) - round(part * 100, digits)) / 100, digits)
@@ -189,8 +189,8 @@ def plural(value: int, thing: str) -> str:
 
 
 def agreed(said: str, ranks: Iterable[int]) -> str:
-    """Return what is said of one rank (``is in forward``, ``its loader takes 3 ms``) as it follows
-    ``ranks_text`` of these (``are in forward``, ``their loader takes 3 ms``)."""
+    """Return a predicate on one rank (``is in forward``, ``its loader takes 3 ms``) in the form
+    that follows ``ranks_text`` of these ranks (``are in forward``, ``their loader takes 3 ms``)."""
     if len(set(ranks)) == 1:
         return said
     first, space, rest = said.partition(" ")
@@ -210,7 +210,7 @@ def waits_text(ranks: Iterable[int]) -> str:
 
 
 def silent_nodes(nodes: Iterable[int], ranks: Iterable[int]) -> str:
-    """Return what a terminal and a finding say of nodes that nothing is heard of."""
+    """Return the text of a terminal and a finding for nodes that are silent."""
     numbers, known = set(nodes), set(ranks)
     of = f"; {ranks_text(known)}" if known else ""
     which = f"{plural(len(numbers), 'node')} ({rank_set(numbers, most=MAX_TERMS)}{of})"
@@ -218,7 +218,7 @@ def silent_nodes(nodes: Iterable[int], ranks: Iterable[int]) -> str:
 
 
 def rank_range(text: str) -> range | None:
-    """Return the ranks of ``3`` or ``0-3`` (``0–3``); None if it is neither."""
+    """Return the ranks of ``3`` or ``0-3`` (``0–3``); None for any other text."""
     first, dash, last = text.replace("–", "-").partition("-")
     low = whole(first.strip(), 999_999)
     high = whole(last.strip(), 999_999) if dash else low
