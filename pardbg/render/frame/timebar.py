@@ -1,4 +1,4 @@
-"""The time bar: the cursor in the run, and marks of its events."""
+"""The time bar: the cursor in the run, and marks of the run's events."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SHAPES: Final[dict[MarkKind, tuple[str, str, str]]] = {
     "error": (*SIGN["error"], "error"),
     "bookmark": ("◆", "strong", "bookmark"),
 }
-"""Kind -> (shape, style, what the legend calls it); the later one wins a cell."""
+"""Kind of mark -> (shape, style, name in the legend); the later kind wins a cell."""
 _ORDER: Final = tuple(SHAPES)
 _DENSE: Final = 0.5
-"""Step ends are drawn while they leave at least half of the bar free."""
+"""Step ends are drawn if they leave at least half of the bar free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Playing:
     playing: bool
     speed: float
     replay: bool
-    """False: a look back in a live run."""
+    """Whether a recording is shown; False: an earlier time of a live run."""
     begin_ns: int | None = None
     end_ns: int | None = None
-    """The whole session; None: what the snapshot says."""
+    """End of the whole session; None: the snapshot's."""
     marks: Sequence[Mark] = ()
     unit: str = "step"
-    """What , and . move by."""
+    """Unit that , and . move by."""
     loaded: float = 1.0
     awaited_ns: int | None = None
-    """The moment that was asked for and is still being read."""
+    """The requested moment that is still being read."""
     active: tuple[int, int] | None = None
-    """First and last moment at which ranks did anything: what lies outside is drawn short."""
+    """First and last moment with activity of ranks: the time outside is drawn short."""
 
     def bounds(self, snapshot: Snapshot) -> tuple[int, int]:
         begin = snapshot.t_begin_ns if self.begin_ns is None else self.begin_ns
@@ -62,9 +62,9 @@ class Track:
     """The bar's time axis; long start-up and wind-down take few cells."""
 
     times: tuple[int, ...]
-    """Where the scale changes: begin, first activity, last activity, end."""
+    """Times at which the scale changes: begin, first activity, last activity, end."""
     cells: tuple[int, ...]
-    """The cell of each."""
+    """The cell of each of ``times``."""
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -94,7 +94,7 @@ class Track:
 
 
 def _between(x: float, xs: Sequence[int], ys: Sequence[int]) -> int:
-    """Return the point at ``x`` on the line through the points, also beyond its ends."""
+    """Return the point at ``x`` on the line through the points, extended beyond both ends."""
     at = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
     return round(ys[at] + (x - xs[at]) * (ys[at + 1] - ys[at]) / max(1, xs[at + 1] - xs[at]))
 
