@@ -1,7 +1,7 @@
-"""``pardbg`` and ``python -m pardbg``: the command line, with nothing of the job's in it.
+"""Entry of ``pardbg`` and ``python -m pardbg``: the command line, isolated from the job's modules.
 
-A job's directory and PYTHONPATH are for the job: its ``click.py`` or ``select.py`` must not become
-ours. So they leave the path before anything else is imported.
+A job's directory and PYTHONPATH are for the job: pardbg must not import the job's ``click.py`` or
+``select.py``. So they leave the path before any other import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def leave_out_foreign_paths() -> None:
-    """Take the current directory and PYTHONPATH from ``sys.path``, but for where pardbg lies."""
+    """Remove the current directory and PYTHONPATH from ``sys.path``, but keep pardbg's own."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     foreign = {_absolute(path) for path in (*named, "")}
     sys.path[:] = [path for path in sys.path if _absolute(path) not in foreign or _is_ours(path)]
@@ -28,7 +28,7 @@ def leave_out_foreign_paths() -> None:
 def _absolute(path: str) -> str:
     try:
         return os.path.abspath(path or os.curdir)
-    except FileNotFoundError:  # a current directory that is no more holds no modules
+    except FileNotFoundError:  # a deleted current directory has no modules
         return path
 
 

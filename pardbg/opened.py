@@ -1,4 +1,4 @@
-"""A recording for scripts and notebooks: frozen values, and columns for numpy and what takes it."""
+"""A recording for scripts and notebooks: frozen values, and columns for numpy and data frames."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``pardbg.record``: what a block of a program does, in this process and in those that it starts,
-recorded to a session.
+"""``pardbg.record``: recording of a block of a program, with this process and the processes that it
+starts, to a session.
 
 A run needs a job: here it is ``cat``, which reads a pipe that this process holds open. So the run
 ends with the block, or with this process, however that ends.
@@ -82,7 +82,7 @@ def recorded(path: str | os.PathLike[str], force: bool = False) -> Iterator[Reco
             yield recording
         finally:
             _restore(before)
-            with suppress(UserError):  # whoever asks for the session is told
+            with suppress(UserError):  # reading the session raises it
                 recording.stop()
 
 

@@ -82,7 +82,7 @@ def countdown(ns: float) -> str:
 
 def offset(ns: float, resolution_ns: float = 1e6, most_ns: float = 0) -> str:
     """Return a time on a ruler, as fine as its ticks need: ``218 ms``, ``1.25 s``, ``2 m 3.5 s``.
-    ``most_ns``: the largest time beside it, which has the same unit."""
+    ``most_ns``: the largest time on the ruler; all times have the unit of this one."""
     digits = next((d for d in range(9) if resolution_ns >= 10 ** (9 - d)), 9)
     if resolution_ns < 1e6 and abs(ns) < 1e6:
         return duration(ns)
@@ -234,8 +234,7 @@ def rank_named(text: str) -> int | None:
 
 def parse_duration(text: str) -> int:
     """Return ns of ``12.5`` (seconds), ``2m10s``, ``1h2m``, ``300ms``, ``40 µs`` or ``5min``.
-
-    Raises ValueError, one line that says how to write it.
+    Raises ValueError, one line with the accepted forms.
     """
     plain = text.strip().lower().replace(" ", "").replace("μ", "µ")
     match = _DURATION.fullmatch(plain) if len(plain) <= MAX_TEXT else None

@@ -76,7 +76,7 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
         raise UserError(f"{path} is a directory; -o takes a file name")
     fresh = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
-        fresh.touch(exist_ok=False)  # no link that somebody put there is followed
+        fresh.touch(exist_ok=False)  # do not follow another user's link
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from None
     try:

@@ -50,8 +50,9 @@ def history_path() -> Path:
 
 def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
     """Pass input and signals to the job until it has ended and is recorded, while the launcher
-    passes on its output; return the job's exit code, < 0 for a signal. ``attentive``: raise the
-    level around findings.
+    passes on its output; return the job's exit code, < 0 for a signal.
+
+    ``attentive``: raise the level around findings.
     """
     from pardbg.hub.ranks.processes import orphaned
     from pardbg.hub.run import jobs
@@ -85,8 +86,7 @@ def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> i
 
 
 def _wait_passed(handle: RunHandle, flow: Flow) -> None:
-    """Wait until the reader of stdout has the job's output so far, as a job at a plain pipe
-    would."""
+    """Wait until the reader of stdout has all output so far, as a job at a plain pipe would."""
     marks = flow.written()
     while not flow.passed(marks):
         if not handle.launcher_alive():

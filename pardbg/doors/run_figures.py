@@ -1,5 +1,6 @@
-"""Figures of a live run for export, each with its labels and its maximum number of series. The
-values are those of reports and screens. A value that is not known, or whose clock says nothing
+"""Figures of a live run for export, each with its labels and its maximum number of series.
+
+The values are those of reports and screens. A value that is not known, or whose clock says nothing
 about it, has no series.
 """
 
@@ -259,8 +260,7 @@ def _devices(view: View) -> tuple[DeviceNews, ...]:
 
 
 def _of_devices(value: Callable[[DeviceNews], float], kind: str = "gpu") -> Rows:
-    """Return rows of a figure of each device; a device whose value is 0 (not readable) has no
-    row."""
+    """Return rows of a figure of each device; 0 (not readable) has no row."""
 
     def rows(view: View) -> Iterator[Row]:
         for one in _devices(view):

@@ -136,7 +136,7 @@ class WhereFound(Message, tag="where"):
     locks: Mapping[int, tuple[Line, ...]] = field(default_factory=dict)
     """Rank -> descriptions of threads that wait for a lock held by another thread."""
     issued: Mapping[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
-    """Rank -> where its open asynchronous ops were issued."""
+    """Rank -> places at which the rank's open asynchronous ops were issued."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class Why(str, Enum):
     """The job ended (before the condition of an ``until`` was true)."""
     # by the hub
     INVALID = "invalid"
-    """``text`` says what is wrong with the request."""
+    """The request is invalid for the reason in ``text``."""
     BAD_LEVEL = "bad_level"
     VIEW_ONLY = "view_only"
     """The viewer, or its key, is not allowed to control."""

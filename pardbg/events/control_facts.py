@@ -380,7 +380,7 @@ class StallPart:
 
 @dataclass(frozen=True, slots=True)
 class Stall(Message, tag="stall"):
-    """A rank has waited in an op for 2 s; stacks of ranks that stand, or have not come for long."""
+    """A rank has waited in an op for 2 s; stacks of ranks without progress, or missing for long."""
 
     since_ns: int
     """Time at which the stacks were requested."""

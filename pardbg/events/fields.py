@@ -1,5 +1,6 @@
-"""Typed reads of decoded maps: a field of the wrong type or size reads as its default. The limits
-here bound what hostile or broken input can cost.
+"""Typed reads of decoded maps: a field of the wrong type or size reads as its default.
+
+The limits here bound what hostile or broken input can cost.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ MAX_PAYLOAD_BYTES: Final = 64 << 20
 MAX_MAP_BYTES: Final = 16 << 20
 """Bytes of the longest message that is a map."""
 MAX_CONTAINERS: Final = 1 << 19
-"""Maximum number of maps and lists in one message: an empty one takes a byte of the message and a
-hundred in memory."""
+"""Maximum number of maps and lists in a message: an empty one takes a byte, and 100 in memory."""
 MAX_RECORDS_PER_BATCH: Final = 1 << 20
 MAX_STRING_BYTES: Final = 1 << 16
 MAX_MAP_ITEMS: Final = 1 << 17

@@ -1,6 +1,6 @@
-"""What a job's log says: which rank is missing, which disagrees, which failed first.
+"""Analysis of a job's log: which rank is missing, which disagrees, which failed first.
 
-Text in, facts out: ``scan`` finds the lines that matter, ``origins`` takes launchers' prefixes off,
+Text in, facts out: ``scan`` finds the relevant lines, ``origins`` removes launchers' prefixes,
 ``patterns`` turns lines into events, ``verdict`` draws conclusions from events, ``words`` makes
-sentences of conclusions, ``joined`` makes those exact that dumps know more of.
+sentences of conclusions, ``joined`` makes conclusions exact with facts from dumps.
 """

@@ -1,8 +1,8 @@
-"""A conclusion of a log, made exact by Flight Recorder dumps of the same job.
+"""Conclusions of a log, made exact by Flight Recorder dumps of the same job.
 
-A log tells of the ranks that waited; a dump also has the ops of one that did not come, their sizes
-and where they were issued. Where the two contradict each other the log's conclusion stays, and that
-they do is said: a dump may be of another moment, or of another attempt.
+A log has the ranks that waited; a dump also has the ops of a rank that did not come, their sizes
+and the places that issued them. If the two contradict each other the log's conclusion is kept, and
+the contradiction is reported: a dump may be of another moment, or of another attempt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Reader of logs of any size that finds the relevant lines. In a healthy log only needles are
-searched; lines with a needle, and tracebacks, are decoded, and prefixes are removed only from lines
-that match a pattern. Memory is a block and the events.
+"""Reader of logs of any size that finds the relevant lines.
+
+In a healthy log only needles are searched; lines with a needle, and tracebacks, are decoded, and
+prefixes are removed only from lines that match a pattern. Memory is a block and the events.
 """
 
 from __future__ import annotations
@@ -324,8 +325,7 @@ class _Scanner:
         return True
 
     def _of_call(self, begun: _Traceback, line: Line) -> bool:
-        """Take a frame, which has no prefix, of the call that issued an op; any other line ends the
-        stack."""
+        """Take an issuing call's frame, which has no prefix; any other line ends the stack."""
         frame = _CALL.match(line.text)
         if frame is None or not _LIBRARY.search(frame["file"]):
             del self._open[_CALLS]

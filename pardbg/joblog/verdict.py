@@ -1,8 +1,8 @@
 """Conclusions from the events of a log.
 
-What fails in one place is reported from many: a rank that raises makes its peers time out, and a
-launcher ends the rest. So each conclusion says which others it explains, and what only follows from
-another is no cause. What a log cannot tell is said, too.
+A failure in one place is reported from many: a rank that raises makes its peers time out, and a
+launcher ends the rest. So each conclusion names the others that it explains, and a conclusion that
+only follows from another is no cause. Facts that a log cannot tell are listed, too.
 """
 
 from __future__ import annotations

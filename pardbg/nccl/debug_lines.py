@@ -1,6 +1,6 @@
-"""NCCL's debug lines as they come: topologies, algorithms that it chose, warnings, version.
+"""NCCL's debug lines as they come: topologies, chosen algorithms, warnings, version.
 
-Lines are those of the job's output, or of NCCL_DEBUG_FILE's files. ``NCCL_DEBUG=WARN`` prints
+Lines are from the job's output, or from NCCL_DEBUG_FILE's files. ``NCCL_DEBUG=WARN`` prints
 warnings and the version, ``INFO`` with ``NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING`` all of it.
 """
 

@@ -1,8 +1,8 @@
-"""The Inspector's JSON lines: what its profiler plugin measured of single ops.
+"""The Inspector's JSON lines: its profiler plugin's measurements of single ops.
 
 Format v4.0 to v4.2 and v5.x (nccl's plugins/profiler/inspector). The plugin keeps a ring of ops for
-each communicator and writes what is in it now and then, so ops are missing between those that are
-there: they are never to be matched over ranks as if they were complete.
+each communicator and writes the ring's contents now and then, so ops are missing in between: they
+must never be matched over ranks as if they were complete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""NCCL's RAS: what its processes know of one another, as JSON (2.28.7 and newer).
+"""NCCL's RAS: the processes' knowledge of one another, as JSON (2.28.7 and newer).
 
-RAS counts *launches* of collectives, not completions, has no all_to_all and no p2p, and answers
-for ranks that it reaches. Counts that differ mean something only if they stay (nccl's
+RAS counts *launches* of collectives, not completions, has no all_to_all and no p2p, and answers for
+ranks that it reaches. Different counts mean something only if they stay different (nccl's
 docs/userguide/troubleshooting/ras.rst).
 """
 

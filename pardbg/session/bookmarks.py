@@ -36,6 +36,7 @@ _KEY: Final = Key.CONTROL.value
 
 def add_bookmarks(path: Path, marks: Sequence[Bookmark], t_ns: int) -> None:
     """Write ``marks`` (an empty text removes the mark at its time) into the file at ``path``.
+
     ``t_ns``: the session's newest time. Raises SessionError, one line for the user.
     """
     try:

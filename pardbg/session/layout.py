@@ -62,8 +62,8 @@ class Stream:
 
 def channel_of(key: bytes, prefix: str) -> Channel | None:
     """Return the channel of a key, without an id; None: the key has no channel of its own.
-    ``prefix``: of the key's process, from ``prefix_of``. The empty key: messages with their own
-    keys.
+
+    ``prefix``: of the key's process, by ``prefix_of``. Empty key: messages with their own.
     """
     if not key:
         return Channel(0, "/other", MAPS, {}, 0)

@@ -1,6 +1,7 @@
-"""Blocks: messages of one channel and chunk, as a head and the unchanged payloads. Payloads are
-msgpack maps, so a block is a sequence of msgpack objects, of which the first is the head: numbers,
-times of receipt and sizes, the first two as differences to the one before.
+"""Blocks: messages of one channel and chunk, as a head and the unchanged payloads.
+
+Payloads are msgpack maps, so a block is a sequence of msgpack objects, of which the first is the
+head: numbers, times of receipt and sizes, the first two as differences to the one before.
 """
 
 from __future__ import annotations

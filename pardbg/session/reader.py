@@ -163,6 +163,7 @@ class StoredChunk:
 
 class SessionSource:
     """Source of a session file's messages: each poll returns the messages of the next chunk.
+
     ``growing``: a run still writes the file; its last record is read once it is complete.
     """
 
@@ -253,7 +254,7 @@ class SessionSource:
             return self._allowance.spend(len(record.data), self._decoder.messages(record))
         except StopIteration:
             return self._end(truncated=False)
-        except DAMAGED:  # cut off or damaged here: what came before is good
+        except DAMAGED:  # cut off or damaged here: earlier data is good
             return self._end(truncated=True)
 
     def _at_summary(self) -> bool:
@@ -341,8 +342,9 @@ def open_session(path: str | Path) -> SessionSource:
 
 
 def load(path: str | Path, *, growing: bool = False) -> Store:
-    """Load a whole session file into a store. Raises SessionError. ``growing``: a run is still
-    writing the file, so a missing end is no error.
+    """Load a whole session file into a store. Raises SessionError.
+
+    ``growing``: a run is still writing the file, so a missing end is no error.
     """
     source = open_session(path)
     store = Store()

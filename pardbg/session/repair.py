@@ -1,8 +1,8 @@
-"""Rewrites a damaged or cut-off session whole: every chunk that can still be read, wherever it
-stands in the file, with a new index and summary; and says what was lost.
+"""Repair of a damaged or truncated session: every readable chunk, wherever it is in the file, is
+written with a new index and summary; and losses are reported.
 
-A reader stops at the first damage. Here the next chunk is looked for behind it: a chunk begins
-with its opcode and length and says how it is compressed, so it can be found, and its CRC decides.
+A reader stops at the first damage. Here the next chunk is searched behind it: a chunk begins with
+its opcode and length and names its compression, so it can be found, and its CRC decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A recording in parts: when one is large or old enough the next one begins, the oldest go.
+"""A recording in parts: when one is large or old enough the next begins, the oldest are deleted.
 
-``S.mcap``, ``S.0002.mcap``, … Each can be opened alone: it begins with every definition so far.
-Quick to import: the writer comes with the first part.
+``S.mcap``, ``S.0002.mcap``, … Each part can be opened alone, as it begins with every definition so
+far. Quick to import: the writer is imported with the first part.
 """
 
 from __future__ import annotations

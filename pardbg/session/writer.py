@@ -1,6 +1,6 @@
-"""Writes a session: one MCAP file, every message as it came. docs/session-format.md has the layout.
+"""Writer of a session: one MCAP file, every message unchanged (layout: docs/session-format.md).
 
-A killed writer leaves a file that is good up to its last whole chunk; ``resume`` goes on with it.
+A killed writer leaves a file that is valid up to its last whole chunk; ``resume`` continues it.
 """
 
 from __future__ import annotations

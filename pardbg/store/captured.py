@@ -78,7 +78,7 @@ class TensorDef:
     step: int
     what: str
     """``init``, ``grad``, ``param``, ``buffer``, ``input``; ``random``: a layer that draws numbers;
-    ``out``, ``d_out``: what a module put out in the step, and its gradient."""
+    ``out``, ``d_out``: a module's output in the step, and the gradient of it."""
     name: str
     order: int
     """Position of the parameter in its model; of an activation, in the order of first calls."""

@@ -105,11 +105,12 @@ SAME: Final = Offset(0, 0)
 
 @dataclass(slots=True)
 class ClockEstimate:
-    """Estimate of one remote process's clock. ``offset`` is None before the first answer. A sample
-    bounds the offset when it is taken; from then on the clocks drift apart, so its bound widens.
-    The last reported offset is valid within its error as long as it contains the present bound;
-    after that, a new one is reported. A sample that drift cannot reconcile with the samples before
-    it means that the clock jumped: the earlier samples are dropped.
+    """Estimate of one remote process's clock. ``offset`` is None before the first answer.
+
+    A sample bounds the offset when it is taken; from then on the clocks drift apart, so its bound
+    widens. The last reported offset is valid within its error as long as it contains the present
+    bound; after that, a new one is reported. A sample that drift cannot reconcile with the samples
+    before it means that the clock jumped: the earlier samples are dropped.
     """
 
     offset: Offset | None = None

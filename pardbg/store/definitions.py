@@ -257,8 +257,8 @@ def failed_request(values: Mapping[Any, Any], offset_ns: int) -> FailedRequest:
 
 
 def pairs(value: Any, most: int) -> list[tuple[int, int]]:
-    """Return the pairs of integers, ``most`` of them, in a list: (t_ns, signal) of the signals that
-    the launcher forwarded, oldest first; (begin, end) of what was not recorded."""
+    """Return the pairs of integers of a list, at most ``most``: (t_ns, signal) of signals that the
+    launcher forwarded, oldest first; or (begin, end) of times without recording."""
     return [
         (pair[0], pair[1])
         for pair in (value[:most] if isinstance(value, list) else ())

@@ -1,9 +1,9 @@
-"""Records of what ran on a device, on the device's clock.
+"""Records of work on a device, on the device's clock.
 
-The host issues work and runs ahead: its records say when it launched an op, an action, a phase, a
-step. Such a record (``Flag.DEVICE``) is held back until the DEVICE record with its real times is
-there, and then stands in the tables with those; what was launched and has not been reached by the
-device is in no table but ``launch``. Everything that reads tables thus sees one clock.
+The host issues work and runs ahead: its records have the time at which it launched an op, an
+action, a phase, a step. Such a record (``Flag.DEVICE``) is held back until the DEVICE record with
+the real times comes, and is then put into the tables with those times; launches that the device has
+not reached are only in table ``launch``. So all readers of tables see one clock.
 """
 
 from __future__ import annotations

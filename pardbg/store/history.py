@@ -44,8 +44,9 @@ class History:
         return self._times[-1] if self._times else None
 
     def is_new(self, n: int | None, t_ns: int) -> bool:
-        """Return whether message number ``n`` is new. A restarted hub may count from 0 again while
-        its times go on, so the time decides.
+        """Return whether message number ``n`` is new.
+
+        A restarted hub may count from 0 again while its times go on, so the time decides.
         """
         if n is None:
             return True
@@ -96,8 +97,8 @@ class History:
 
 
 class StateHistory(History):
-    """STATE messages, kept as bytes (many come, few are looked at), packed where they are many:
-    0.3 MB each of a thousand ranks."""
+    """STATE messages, kept as bytes (many come, few are read), packed if they are large: 0.3 MB
+    each for a thousand ranks."""
 
     MAX_BYTES = 64 << 20
     _LARGE: Final = 1 << 14
@@ -121,8 +122,9 @@ class StateHistory(History):
         super().add(t_ns, value, len(value))
 
     def ranks(self, t_ns: int | None) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
-        """Return (time of the newest state, {proc: its state}) as of ``t_ns``. Processes that a
-        message does not name keep their state from earlier messages.
+        """Return (time of the newest state, {proc: its state}) as of ``t_ns``.
+
+        Processes that a message does not name keep their state from earlier messages.
         """
         end = self.count(t_ns)
         if not end:

@@ -1,6 +1,8 @@
 """Intake of records: checked and put on the hub's clock as they come, and moved into column tables
-once a reader needs them or many wait. All processes are handled at once: with a thousand ranks, a
-few numpy calls per rank and kind of record would take most of the time, however few records came.
+once a reader needs them or many wait.
+
+All processes are handled at once: with a thousand ranks, a few numpy calls per rank and kind of
+record would take most of the time, however few records came.
 """
 
 from __future__ import annotations

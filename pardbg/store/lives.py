@@ -1,9 +1,9 @@
-"""Lives and roles of a run: which processes trained together, and what each of them is for.
+"""Lives and roles of a run: the processes that trained together, and the function of each.
 
 A run may start its ranks several times (torchelastic's restarts, one torchrun after another) or
 several jobs at a time; a life is one set of ranks that was started together. In one life some ranks
 may step an optimizer while others serve (a parameter server, a player and its trainer), or run
-programs of their own: those are roles. Each is a part that one can look at by itself.
+programs of their own: those are roles. A viewer can show each part separately.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class Starts:
         self._times[process.rank, _job(process)] -= process.in_life
 
     def life_of(self, process: Process) -> int:
-        """Return the number of the life that the process begins or belongs to. torchelastic counts
-        restarts, but only those for failures of the own node, so a rank that starts again counts
-        too.
+        """Return the number of the life that the process begins or belongs to.
+
+        torchelastic counts restarts, but only those for failures of the own node, so a rank that
+        starts again counts too.
         """
         job = _job(process)
         life = job, max(fields.integer(process.facts, "epoch", 0), self._times[process.rank, job])
@@ -92,7 +93,7 @@ class Starts:
 
 
 def begin(process: Process, number: int, groups: dict[tuple[int, str], GroupDef]) -> None:
-    """Let a life begin for a process: its epoch becomes the life's number, and its groups are kept
+    """Begin a life for a process: its epoch becomes the life's number, and its groups are kept
     apart from those of other lives."""
     process.epoch, process.in_life = number, True
     for at, group in process.groups.items():  # of a rank that only its group said
@@ -113,7 +114,7 @@ class Past:
     """Records of the forgotten processes that could not be read."""
 
     def take(self, known: Iterable[Part], gone: Sequence[Process]) -> None:
-        """Keep what remains of processes that are about to be forgotten; ``known``: all parts."""
+        """Keep a summary of processes that are about to be forgotten; ``known``: all parts."""
         names = {process.proc for process in gone}
         ended = [part for part in known if part.procs and part.procs <= names]
         kept = (*self.parts, *ended)[-MAX_PARTS // 2 :]

@@ -21,7 +21,7 @@ class Places:
     place once are taken for its members, which is a guess (the group's name says so)."""
 
     def __init__(self, groups: dict[Key, GroupDef]) -> None:
-        self._groups = groups  # those whose members are known
+        self._groups = groups  # groups whose members are known
         self._members: dict[Key, dict[int, tuple[Process, int]]] = {}
         """Group key -> place in the group -> (process, id that the process has given the group)."""
         self._torn: set[Key] = set()

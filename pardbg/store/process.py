@@ -217,12 +217,12 @@ class Process:
         return self._gaps[at - 1][1] if at else 0
 
     def horizon_ns(self, state: Mapping[str, Any] | None) -> int | None:
-        """Return the time up to which the process's records are complete here (hub's clock); None:
-        not known. Either all records that its ring held when the hub looked have come (``state``
-        names what ran then), or they are complete up to its newest record: for a rank that runs
-        actions up to its newest action, since the next one may be under way. Work on its device is
-        known up to its agent's last look but one, at the heartbeat before: a device that stalls is
-        followed.
+        """Return the time up to which its records are complete here (hub's clock); None: not known.
+
+        Either all records that its ring held when the hub looked have come (``state`` names what
+        ran then), or they are complete up to its newest record: for a rank that runs actions up to
+        its newest action, since the next one may be under way. Work on its device is known up to
+        its agent's last look but one, at the heartbeat before: a device that stalls is followed.
         """
         horizon = self._action_ns or self.newest_ns or self.started_ns
         head = fields.integer_or_none(state or {}, "head")

@@ -29,7 +29,7 @@ _MAX_DEFINITION_BYTES: Final = 512 << 20
 """Bytes of memory for all kept definitions. Elements of tensors may take half of it."""
 _MAX_FACTS: Final = 64
 _NAME_BYTES, _OP_BYTES = 200, 400
-_RANKED: Final = 64  # times whose ranks are kept, about
+_RANKED: Final = 64  # number of times whose ranks are kept, about
 MAX_BEHIND_NS: Final = 3_000_000_000
 """Maximum age of a live run's horizon: a rank whose agent gets no GIL must not freeze the view."""
 PART: Final = "part"
@@ -166,6 +166,7 @@ class Store:
     @property
     def horizon_ns(self) -> int:
         """Return the time of a live run up to which the records of all ranks are complete here.
+
         Ranks that have ended are complete; a rank more than MAX_BEHIND_NS behind is ignored.
         """
         end = self.end_ns
@@ -182,8 +183,9 @@ class Store:
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
         """Return rank -> its process at ``t_ns`` (or its last one), of the shown life or role: the
-        newest life started, with ranks of the life before for those that are still to start. A rank
-        that had not started yet is shown as the process that will be it.
+        newest life started, with ranks of the life before for those that are still to start.
+
+        A rank that had not started yet is shown as the process that will be it.
         """
         if self._ranked[0] != self.revision or len(self._ranked[1]) > _RANKED:
             self.settle()
@@ -208,7 +210,7 @@ class Store:
         """Show part ``number`` from here on; None: the newest life. False: no such part."""
         found = next((part for part in self.parts() if part.number == number), None)
         if number is not None and (found is None or not found.procs):
-            return False  # or of a life whose detail is forgotten
+            return False  # or the detail of its life is forgotten
         if found != self.part:
             self.part = found
             self.memo.clear()

@@ -56,9 +56,11 @@ class PardbgApp(TerminalApp):
         history: Path | None = None,
         course: Course | None = None,
     ) -> None:
-        """Set up the app. ``second``: name and source of a recording to show under the first, step
-        by step. ``rc``: commands to begin with. ``history``: file of the typed lines. ``course``: a
-        lesson that the recording is part of.
+        """Set up the app.
+
+        ``second``: name and source of a recording to show under the first, step by step. ``rc``:
+        commands to begin with. ``history``: file of the typed lines. ``course``: a lesson that the
+        recording is part of.
         """
         super().__init__()
         live = replay is None and source.live

@@ -56,7 +56,7 @@ _LOOKS = _parse()
 @lru_cache(maxsize=8192)
 def style(palette: str, token: str, far: bool = False) -> Style:
     """Return the rich style of ``token`` in ``palette`` (``dark``, ``light`` or ``16``); ``far``:
-    dim, as what lies behind the letters of a jump."""
+    dimmed, behind the letters of a jump."""
     if far and token != LETTER:
         return _dimmed(palette, style(palette, token))
     name, mark, ending = token.partition("+")

@@ -1,4 +1,4 @@
-"""Naive model parallel: layers on different ranks; the whole batch goes through them at once."""
+"""Naive model parallel: layers on different ranks; the whole batch passes through all of them."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ def loop(rank: int, size: int) -> Sequence[int]:
 
 
 def v_shape(rank: int, size: int) -> Sequence[int]:
-    """Return stages 0 and 7, 1 and 6, 2 and 5, 3 and 4: a microbatch goes down the ranks and back
-    up."""
+    """Return stages 0 and 7, 1 and 6, 2 and 5, 3 and 4: down the ranks and back up."""
     return [rank, 2 * size - 1 - rank]
 
 
@@ -47,8 +46,7 @@ def by(schedule: str, place: Place = one_each) -> Train:
 
 def made_by(schedule: str, place: Place = one_each) -> MakeSchedule:
     """Return a maker of one of torch's schedules: those of one stage per rank take the stage,
-    others a list. Names are looked up when training begins, as not every torch release has all
-    schedules."""
+    others a list. Looked up when training begins, as not every torch has all of them."""
 
     def make(stages: list[PipelineStage], microbatches: int) -> Any:
         kind = getattr(pipelining, schedule)
@@ -92,6 +90,7 @@ def train_pipeline(
 
 def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -> list[Tensor]:
     """Run all forwards and backwards of this rank in the schedule's order, with receives and sends.
+
     Only the first stage needs the tokens, and only the last one, which has the targets, can compute
     losses, one per microbatch. The microbatches' gradients add up, divided by their number, so the
     step is that of the whole batch.

@@ -182,7 +182,7 @@ class Tour:
         dist.barrier()
         self.check("barrier", True, True)
         if self.backend == "gloo":
-            dist.monitored_barrier()  # rank 0 names who does not come
+            dist.monitored_barrier()  # rank 0 names the missing ranks
             self.check("monitored_barrier", True, True)
 
     def objects(self) -> None:

@@ -36,10 +36,11 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def heads_to_ranks(qkv: nn.Linear, num_ranks: int) -> None:
-    """Order the rows so that equal shares of them are whole heads. By default all heads' queries
-    come first, then all keys, then all values, and the first quarter would be queries alone.
-    Afterwards the queries, keys and values of rank 0's heads come first, then rank 1's: each share
-    is like a smaller qkv. The numbers do not change, only their places.
+    """Order the rows so that equal shares of them are whole heads.
+
+    By default all heads' queries come first, then all keys, then all values, and the first quarter
+    would be queries alone. Afterwards the queries, keys and values of rank 0's heads come first,
+    then rank 1's: each share is like a smaller qkv. The numbers do not change, only their places.
     """
     with torch.no_grad():
         for part in (qkv.weight, qkv.bias):
@@ -50,8 +51,7 @@ def train_cut(
     world: World, options: Options, cut: Callable[[nn.Sequential, DeviceMesh], None],
     complete: Callable[[nn.Sequential], None] = lambda _model: None,
 ) -> None:  # fmt: skip
-    """Train a model that ``cut`` shards over all ranks; ``complete`` its gradients after
-    backward."""
+    """Train a model that ``cut`` shards over all ranks; ``complete`` its gradients."""
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("tp",))
     model = gpt(options.seed, options.pace_ms).to(world.device)
     cut(model, mesh)

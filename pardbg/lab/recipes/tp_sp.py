@@ -1,5 +1,4 @@
-"""Tensor parallel with sequence parallel norms: between matrices a rank has some of the
-positions."""
+"""Tensor parallel with sequence parallel norms: between matrices a rank has some positions."""
 
 from __future__ import annotations
 
@@ -51,8 +50,10 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def complete(model: nn.Sequential) -> None:
-    """Sum the parts of the norms' gradients, of which each rank has its positions' part. DTensor
-    would sum partial gradients by itself, but at each access of the optimizer: three times a step.
+    """Sum the parts of the norms' gradients, of which each rank has its positions' part.
+
+    DTensor would sum partial gradients by itself, but at each access of the optimizer: three times
+    a step.
     """
     for parameter in model.parameters():
         grad = parameter.grad

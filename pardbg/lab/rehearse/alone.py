@@ -1,9 +1,9 @@
-"""torch.distributed for one rank by itself: torch's fake backend, and what else a rank must know.
+"""torch.distributed for a single rank: torch's fake backend, and the messages that a rank needs.
 
-Every process group is a fake one: an op returns at once, and what it gives is the rank's own tensor
-or what lay in it before. Programs decide by what they are sent, though: shapes, sizes, pickled
-objects. So integers of a known sender are passed on (``Mail``), from a rank that has run, or runs
-meanwhile, to the one that wants them. Floating-point values stay arbitrary.
+Every process group is a fake one: an op returns at once, with the rank's own tensor or the previous
+contents as its result. But programs decide by received data: shapes, sizes, pickled objects. So
+integers of a known sender are passed on (``Mail``), from a rank that has run, or runs meanwhile, to
+the receiver. Floating-point values stay arbitrary.
 """
 
 from __future__ import annotations

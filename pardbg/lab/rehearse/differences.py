@@ -1,8 +1,8 @@
-"""Where a rank's collectives are not in the order of the others: left out, put in, swapped.
+"""Differences between a rank's collectives and the others': left out, added, swapped.
 
-Each rank ran to its end, so its ops are known also behind the place where it would be stuck: a
-group's ops, as one rank issues them, are laid beside those of most. A live job cannot do that: it
-sees the first op that does not fit, which may come much later.
+Each rank ran to its end, so its ops are known also after the point where it would be stuck: a
+group's ops on one rank are compared with those of most ranks. A live job cannot do that: it sees
+the first op that does not fit, which may come much later.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def _in_group(by: Mapping[int, Calls], votes: Counter[Any]) -> Iterator[Differen
         return
     (best, *others) = sorted(own, key=lambda whats: (own[whats], votes[whats]), reverse=True)
     if (own[best], votes[best]) == (own[others[0]], votes[others[0]]):
-        return  # nobody can tell which side is wrong
+        return  # either side may be wrong
     usual = next(calls for calls in by.values() if _whats(calls) == best)
-    halves = own[best] == own[others[0]]  # of others, the mismatch itself says who differs
+    halves = own[best] == own[others[0]]  # of others, the mismatch names the ranks
     for rank, calls in by.items():
         one = None if _whats(calls) == best else _compared(rank, calls, usual)
         if one is not None and (halves or not one.kind.endswith("mismatch")):

@@ -1,8 +1,7 @@
-"""Forks the ranks: one process that has imported torch and what the program imports.
+"""Server that forks the ranks: a process that has imported torch and the program's libraries.
 
-Started by ``own_process`` with PLAN, a JSON file (``Plan``). What becomes of the ranks is said on
-stdout, a line each:
-``RANK PID CODE CPU_MS``. Ctrl-C and the end of stdin end it and its ranks.
+Started by ``own_process`` with PLAN, a JSON file (``Plan``). Writes the end of each rank to stdout
+as a line: ``RANK PID CODE CPU_MS``. Ctrl-C and the end of stdin end the server and its ranks.
 """
 
 from __future__ import annotations

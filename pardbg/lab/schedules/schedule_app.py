@@ -1,5 +1,6 @@
-"""``pardbg schedule show`` and ``edit``: a table on the tick grid, without a job. Keys change the
-draft at once; its figures are computed by a thread and drawn when ready.
+"""``pardbg schedule show`` and ``edit``: a table on the tick grid, without a job.
+
+Keys change the draft at once; its figures are computed by a thread and drawn when ready.
 """
 
 from __future__ import annotations
@@ -258,8 +259,7 @@ class ScheduleApp(TerminalApp):
             await self._keep("")
 
     async def _keep(self, other: str) -> None:
-        """Save in another thread; keys wait for it, so that `q` knows whether the table is
-        saved."""
+        """Save in another thread; keys wait for it, so that `q` knows whether it is saved."""
         assert self._save is not None
         table = self.editor.draft.table
         self._said = (await asyncio.to_thread(self._save, table, other), "good")

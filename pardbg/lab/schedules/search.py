@@ -1,10 +1,10 @@
-"""Look for a schedule that beats the built-in ones under a limit of activations.
+"""Search for a schedule that beats the built-in ones under a limit of activations.
 
 First a heuristic: ranks take actions one after the other as their inputs come, by many policies
-(how many forwards ahead, which stage first, when W may run); built-in schedules that fit are where
-it begins. Then, where ``ortools`` is installed,
-its CP-SAT solver goes on from the best of them and gives a bound: with a proof, nothing of this
-kind is shorter. What is found is a table like any other, and linted as one.
+(how many forwards ahead, which stage first, when W may run), starting with built-in schedules that
+fit. Then, if ``ortools`` is installed, its CP-SAT solver improves the best one and finds a bound:
+with a proof, no table of this kind is shorter. The result is a table like any other, and checked by
+lint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """CP-SAT for schedules: improves a table that runs, and finds a bound for all tables of its kind.
+
 ``ortools`` is an extra, imported only here, on request.
 """
 

@@ -1,4 +1,4 @@
-"""The time axis under schedules and timelines, with breaks where nothing ran for long.
+"""The time axis under schedules and timelines, with breaks for long times without activity.
 
 A rank that is held for seconds would squeeze a step of milliseconds into nothing. So intervals in
 which no rank computes for far longer than an action takes are cut to a few cells, drawn as a break,

@@ -1,6 +1,7 @@
-"""Charts with axes, ticks and units, drawn by plotext and returned as lines of styled cells. Every
-value is a separate point, without a line between points. A value that is not finite is drawn as
-``✗`` at the top.
+"""Charts with axes, ticks and units, drawn by plotext and returned as lines of styled cells.
+
+Every value is a separate point, without a line between points. A value that is not finite is drawn
+as ``✗`` at the top.
 """
 
 from __future__ import annotations

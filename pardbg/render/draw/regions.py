@@ -240,9 +240,10 @@ def zoomed(
     known: tuple[int, int] | None = None,
 ) -> tuple[Picture, tuple[int, int]] | None:  # fmt: skip
     """Return a panel of a page as large as it gets on ``cells`` x ``lines``, and the size of the
-    page with this panel (``known``: the size found before); None if there is no such panel. The
-    page is drawn larger until the panel fills the screen, and the panel is cut out of it, so the
-    drawing code is the same.
+    page with this panel (``known``: the size found before); None if there is no such panel.
+
+    The page is drawn larger until the panel fills the screen, and the panel is cut out of it, so
+    the drawing code is the same.
     """
     size, best = known or (cells, lines), None
     for _ in range(_TRIES):

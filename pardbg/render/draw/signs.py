@@ -1,5 +1,5 @@
 """Signs for severities and states, the same on every screen, in the time bar and in reports; and
-their ASCII stand-ins, one for one, so that columns stay columns."""
+ASCII stand-ins of the same width, so that columns stay aligned."""
 
 from __future__ import annotations
 

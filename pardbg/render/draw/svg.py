@@ -1,5 +1,7 @@
-"""SVG as text: a few shapes, placed in pixels. Shapes carry classes (``act F odd``), never colours,
-so one drawing serves light and dark: the page's style sheet decides their look.
+"""SVG as text: a few shapes, placed in pixels.
+
+Shapes carry classes (``act F odd``), never colours, so one drawing serves light and dark: the
+page's style sheet decides their look.
 """
 
 from __future__ import annotations

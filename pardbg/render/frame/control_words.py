@@ -74,9 +74,10 @@ def did(
     coming: Mapping[int, str],
     many_stages: bool,
 ) -> Words:
-    """Return ``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``. ``ran``: None if
-    there was nothing to run yet; ``waits``: rank -> the action that must run first on another rank;
-    ``coming``: rank -> action of its next tick.
+    """Return ``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``.
+
+    ``ran``: None if there was nothing to run yet; ``waits``: rank -> the action that must run first
+    on another rank; ``coming``: rank -> action of its next tick.
     """
     parts: Words = [(head, "strong")]
     if ran is not None:

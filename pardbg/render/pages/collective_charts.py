@@ -1,5 +1,6 @@
-"""Sums of the listed operations: a line per kind, and charts. A kind of collectives is (group, op,
-size), a kind of messages (edge, contents, size).
+"""Sums of the listed operations: a line per kind, and charts.
+
+A kind of collectives is (group, op, size), a kind of messages (edge, contents, size).
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def said(snapshot: Snapshot, cells: int) -> list[Line]:
         sign, style, loud = "●", "good", "strong"
         text = "No rank has been seen to wait."
         skews = [row.skew_ns for row in rows if row.skew_ns is not None]
-        if skews:  # where all are late in turn, as on a machine with too few cores, nobody is
+        if skews:  # ranks that are late in turn, as with too few cores, are no cause
             text = ("No one rank keeps the others waiting: the last comes "
                     f"{words.duration(median(skews))} after the first in the median.")  # fmt: skip
     return _said(sign, style, text, loud, numbers, cells)

@@ -356,9 +356,10 @@ def _open(ended: bool) -> str:
 
 
 def strip(row: CollectiveRow, cells: int) -> Line:
-    """Draw a mark per rank in the order of the group: the rank's lateness, or that the rank is
-    missing. ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` if hosts issue ahead of their
-    devices. With more ranks than cells: the latest of each bucket.
+    """Draw a mark per rank in the order of the group: its lateness, or that it is missing.
+
+    ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` if hosts issue ahead of their devices. With
+    more ranks than cells: the latest of each bucket.
     """
     arrivals = row.arrivals
     if not arrivals:

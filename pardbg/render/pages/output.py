@@ -33,8 +33,10 @@ def output(
     rows: int,
     at: int | None = None,
 ) -> Picture:
-    """Draw the page at ``cells`` x ``rows``; the newest line is last. ``at``: the line selected by
-    a search for ``contains``; without ``at`` only lines that contain the text are shown.
+    """Draw the page at ``cells`` x ``rows``; the newest line is last.
+
+    ``at``: the line selected by a search for ``contains``; without ``at`` only lines that contain
+    the text are shown.
     """
     if not lines:
         if contains:

@@ -93,8 +93,9 @@ def timeline(
     spot: Spot | None = None,
     about: WaitedFor | None = None,
 ) -> Picture:
-    """Draw the page at ``cells`` x ``rows``; ``rows`` of the picture index `places`. ``about``: op
-    and rank that the selected box at ``spot`` waited for.
+    """Draw the page at ``cells`` x ``rows``; ``rows`` of the picture index `places`.
+
+    ``about``: op and rank that the selected box at ``spot`` waited for.
     """
     if not any(span for rank in lanes.values() for span in rank.values()):
         if not lanes and not snapshot.ranks:
@@ -244,6 +245,7 @@ def lane(
     spans: Sequence[LaneSpan], axis: Axis, mark: LaneSpan | None = None, named: bool = True
 ) -> Line:
     """Draw one lane: a box per span, labelled if the label fits; ``mark`` is the selected span.
+
     Boxes come in order and never overlap, so runs are made at once instead of cell by cell: a full
     screen holds thousands of boxes.
     """

@@ -1,5 +1,6 @@
-"""Records of one kind of many processes, one process after the other. Ten thousand ranks of a few
-rows each take a few numpy calls, instead of a few for each.
+"""Records of one kind of many processes, one process after the other.
+
+Ten thousand ranks of a few rows each take a few numpy calls, instead of a few for each.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ class Gathered:
         return self._combined[names]
 
     def by_id(self, name: str, value: Callable[[Process, int], int]) -> Array:
-        """Return a number for each row: the meaning of an id of this column in the row's
-        process."""
+        """Return a number per row: what an id of this column means in the row's process."""
         inverse, keys = self.combined(name)
         found: Array = np.array([value(self.processes[at], i) for at, i in keys], np.int64)
         return found[inverse]

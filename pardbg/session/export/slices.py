@@ -1,8 +1,8 @@
-"""A process's records as slices of a trace: where each is drawn, its name, its arguments; slices
-that overlap are spread over rows in which they nest, which is what trace viewers draw.
+"""A process's records as slices of a trace: the lane of each, its name, its arguments; overlapping
+slices are spread over rows in which they nest, as trace viewers require.
 
-Names and whatever many slices share are made once per combination (``heads``); only what differs
-from slice to slice is formatted per slice (``bodies``).
+Names and other texts that many slices share are made once per combination (``heads``); only what
+differs from slice to slice is formatted per slice (``bodies``).
 """
 
 from __future__ import annotations
@@ -237,6 +237,7 @@ MAX_ROWS = 16
 
 def nesting_rows(begins: Array, ends: Array, apart: Array) -> tuple[Array, Array]:
     """Return (order by begin, the row of each slice in that order), for each number in ``apart``.
+
     In a row a slice begins after the one before it has ended, or lies within it.
     """
     order = np.lexsort((-ends, begins, apart))
@@ -250,8 +251,7 @@ def nesting_rows(begins: Array, ends: Array, apart: Array) -> tuple[Array, Array
 
 
 def _spread(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return each slice's first row with room; rows keep the ends of open slices, innermost
-    last."""
+    """Return each slice's first row with room; rows keep the ends of slices still open."""
     rows: list[list[int]] = [[]]
     placed = []
     for t0, t1 in zip(begins, ends, strict=True):

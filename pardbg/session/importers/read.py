@@ -37,8 +37,9 @@ Dumps = dict[int, tuple[Path, Any]]
 
 
 def import_files(paths: Sequence[Path], output: Path) -> Imported:
-    """Read dumps or traces (files, or directories of them) and write a session. Raises UserError;
-    OSError if ``output`` cannot be written.
+    """Read dumps or traces (files, or directories of them) and write a session.
+
+    Raises UserError; OSError if ``output`` cannot be written.
     """
     files = _files(paths)
     dumps, traces = _contents(files)
@@ -197,8 +198,9 @@ class _NotPlain(ValueError):
 
 
 class _PlainUnpickler(pickle._Unpickler):
-    """Unpickler of containers, text and numbers; names of code are refused before any lookup. Uses
-    Python's implementation: the one in C allocates whatever size an 18-byte file states.
+    """Unpickler of containers, text and numbers; names of code are refused before any lookup.
+
+    Uses Python's implementation: the one in C allocates whatever size an 18-byte file states.
     """
 
     def _refuse(self) -> None:

@@ -1,6 +1,7 @@
 """Registry of the user's actions: source of the key bindings, the ``?`` help, the hints at the
-bottom, the ``:`` command line, and the help of ``pardbg ctl``. Handlers register by the action's id
-(``pardbg.ui.main``); a test checks that each action has one.
+bottom, the ``:`` command line, and the help of ``pardbg ctl``.
+
+Handlers register by the action's id (``pardbg.ui.main``); a test checks that each action has one.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ def run_rc(
     say: Callable[[str, bool], None],
 ) -> None:
     """Run all lines in order, even if some fail. Waits for every answer, so not on the UI's thread.
+
     ``ask(verb, ranks, **args)`` is the port's, ``perform`` runs a screen's command and returns its
     error text, ``say(text, bad)`` shows a line.
     """

@@ -1,6 +1,7 @@
-"""The controller: sends commands to the hub on worker threads. Whether ranks are held is
-`Snapshot.control`, as the agents report it. The controller only knows which commands are under way,
-and passes on errors.
+"""The controller: sends commands to the hub on worker threads.
+
+Whether ranks are held is `Snapshot.control`, as the agents report it. The controller only knows
+which commands are under way, and passes on errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The cursor: following a live run, at an earlier time of it, or anywhere in a recording. Keys move
-it on the UI's thread and the engine reads it on its own, so every method holds a lock.
+"""The cursor: following a live run, at an earlier time of it, or anywhere in a recording.
+
+Keys move it on the UI's thread and the engine reads it on its own, so every method holds a lock.
 """
 
 from __future__ import annotations

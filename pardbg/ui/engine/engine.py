@@ -1,5 +1,6 @@
-"""The engine's thread: source → store → analysis → one frozen value per frame. Every access to the
-store is on this one thread: applying messages, and asking the analysis.
+"""The engine's thread: source → store → analysis → one frozen value per frame.
+
+Every access to the store is on this one thread: applying messages, and asking the analysis.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class Engine:
         if self._cursor.following or self._cursor.playing or self._shown is None:
             return False
         if not self._pace.idle:
-            return False  # somebody moves about: no key shall wait for this
+            return False  # the user navigates: no key may wait for this
         if not self._places.search(self._store.begin_ns, self._store.end_ns):
             return False
         time.sleep(0.005)  # keys first
@@ -267,7 +268,7 @@ class Engine:
         self._revision = self._store.revision
         frame, looks = None, self._maker.num_looks
         try:
-            self._store.settle()  # what came costs the same however often one looks
+            self._store.settle()  # new records cost the same, however often they are read
             partial = self._is_partial(asked)
             if not partial:
                 to_columns(self._store.procs.values())

@@ -1,5 +1,6 @@
-"""Landmarks of a run: its findings so far, marks on the time bar, and journeys in time. Part of the
-engine: everything here reads the store, on the engine's thread.
+"""Landmarks of a run: its findings so far, marks on the time bar, and journeys in time.
+
+Part of the engine: everything here reads the store, on the engine's thread.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class Places:
         for finding in self.findings[:: 1 if by > 0 else -1]:
             since = since_ns(finding)
             if found and (by < 0 or since >= since_ns(found[0])):
-                break  # those that begin later appear later, too
+                break  # findings that begin later appear later, too
             if by > 0 and self._here.seen_ns.get(finding.identity, t_ns + 1) <= t_ns:
                 continue
             at = self.present_ns(finding) if by > 0 or since < t_ns else t_ns

@@ -1,7 +1,8 @@
-"""Alerts that call the user back to the terminal, once per finding: a bell, or a notification of
-the desktop by the terminal's own sequences (OSC 9: iTerm2, WezTerm, Windows; OSC 777: Ghostty,
-foot, urxvt). Off by default. An error is reported at once; ranks that do not progress, once that
-has lasted as long as ``--on-hang`` waits before it counts as a hang.
+"""Alerts that call the user to the terminal, once per finding: a bell, or a desktop notification by
+the terminal's own sequences (OSC 9: iTerm2, WezTerm, Windows; OSC 777: Ghostty, foot, urxvt).
+
+Off by default. An error is reported at once; ranks that do not progress, once that has lasted as
+long as ``--on-hang`` waits before it counts as a hang.
 """
 
 from __future__ import annotations

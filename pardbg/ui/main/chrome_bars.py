@@ -76,8 +76,8 @@ class ChromeBars:
         return action.label
 
     def _status_lines(self, frame: Frame | None, cells: int, rows: int) -> tuple[Line, ...]:
-        """Return the message, else the time bar (with its legend if there is room), else
-        control."""
+        """Return the lines of the message, else of the time bar (with a legend if there is room),
+        else of control."""
         if frame is not None and (not self._live or not frame.following):
             return self._time_lines(frame, cells, rows)
         if self.message[0] or frame is None:

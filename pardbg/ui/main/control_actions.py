@@ -270,7 +270,7 @@ class ControlActions:
         if self._displays and held and frame.following and at != self._displayed_at:
             self._frame, self._to_display, self._by_itself = 0, [*self._displays], True
             self._display_next()
-        if frame.following:  # back in time nobody is asked
+        if frame.following:  # at an earlier time no rank is asked
             self._displayed_at = at
         shows = self._view.active == "debug" or self._view.shared.console_rows
         if not shows or not self._controller.present or not held:

@@ -171,12 +171,12 @@ class MainScreen(Screen[None]):
             self.shared.rank = ranks[0]
         known, new = (f.snapshot.hang if f is not None else None for f in (last, frame))
         if new is not None and (known is None or known.culprits != new.culprits):
-            self.shared.rank = min(new.culprits, default=self.shared.rank)  # whom all will look at
+            self.shared.rank = min(new.culprits, default=self.shared.rank)  # the rank to look at
         if self.live and frame.following:
             self._app_actions.alert_of(frame.snapshot)
         self.page.redraw()
         self.paint()
-        self.want_page(by_frame=True)  # it may name the frame of a stack, whose source is wanted
+        self.want_page(by_frame=True)  # a frame may have a new stack, whose source is wanted
         self.control.on_frame(frame)
         for screen in self.app.screen_stack[-1:]:
             if isinstance(screen, Panel):

@@ -56,7 +56,7 @@ class P2PCycle(Training):
         after, before = self.ring[(me + 1) % len(self.ring)], self.ring[me - 1]
         theirs = torch.empty_like(mine)
         if receive_first:
-            dist.recv(theirs, before)  # FAULT: nobody has sent anything yet
+            dist.recv(theirs, before)  # FAULT: no rank has sent anything yet
             dist.send(mine, after)
         else:
             sent = dist.isend(mine, after)

@@ -172,8 +172,7 @@ def _box(
     row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: Callable[[ActionSpan, int], str],
     painted: int,
 ) -> int:  # fmt: skip
-    """Paint an action, with a label of ``named`` for its cells; return the end of the painted
-    cells."""
+    """Paint one action, with a label by ``named``; return the end of the painted cells."""
     running = action.t1_ns is None
     start = max(axis.x(action.t0_ns), painted)
     end = axis.x(now_ns if action.t1_ns is None else action.t1_ns)
@@ -221,8 +220,9 @@ def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = T
 def flight_row(
     rank: PipelineRank, curve: Sequence[tuple[int, int]], axis: Axis, now_ns: int
 ) -> Row:
-    """Draw microbatches in flight over the same time, as a step curve below the boxes. ``curve``:
-    (t_ns, microbatches) at each change.
+    """Draw microbatches in flight over the same time, as a step curve below the boxes.
+
+    ``curve``: (t_ns, microbatches) at each change.
     """
     row = Row(axis.cells)
     top = max(rank.max_in_flight, rank.in_flight_bound or 0, 1)

@@ -123,7 +123,7 @@ def cell_under(rows: Iterable[TickRow], seen: Window, rank: int, x: int) -> Tick
 def _tail(snapshot: Snapshot, cells: int) -> int:
     """Return the cells of the gutter at the right, equal for all contents, so that no cell
     moves."""
-    if snapshot.control.mode == "running":  # no gates, only who waits
+    if snapshot.control.mode == "running":  # no gates, only waiting ranks
         return 0 if cells < _WIDE else 13
     return 34 if cells >= 160 else 20 if cells >= _WIDE else 18
 

@@ -1,8 +1,8 @@
-"""Rows of the tick grid: every cell has the same width, and contains nothing else.
+"""Rows of the tick grid, in which every cell has the same width, and no other contents.
 
 A cell is a gap and a body. The body of a done action is filled; of the last tick it is bright; the
-next one stands between two edges; the rest of the plan is dim. Gates and waits stand in a gutter of
-their own at the right.
+next action is between two edges; the rest of the plan is dim. Gates and waits are in a separate
+gutter at the right.
 """
 
 from __future__ import annotations
