@@ -116,7 +116,7 @@ class Aligned:
 
 
 def aligned(first: Store, t_ns: int, second: Store) -> Aligned:
-    """Return the second run's moment at the same share of the same step, else since its begin."""
+    """Return the second run's moment at the same share of the step; without steps, by time."""
     here = _step_at(first, t_ns)
     process = _counting(second)
     if here is None or process is None:
