@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -214,9 +213,9 @@ class OpenWorks:
     """Weak reference to a Work -> (its op, whether nothing else will tell its completion), while
     the program keeps the Work."""
     tensors: dict[int, Op] = field(default_factory=dict)
-    """Storage of an op's output -> op, for wait_tensor."""
-    polled: deque[tuple[Op, Any]] = field(default_factory=deque)
-    """Ops on a device, with their Works."""
+    """Storage of an output -> op, for wait_tensor."""
+    polled: dict[int, tuple[Op, Any]] = field(default_factory=dict)
+    """Ops on a device, with their Works, by token, until they are waited for."""
     followed: set[int] = field(default_factory=set)
     """Tokens of ops whose future will call into Python."""
     no_future: set[tuple[int, int]] = field(default_factory=set)

@@ -32,6 +32,9 @@ _SPAN, _USER = int(Kind.SPAN), int(Lane.USER)
 CAPTURED: Final = "captured graph: ops inside are not timed"
 _GAPS: Final = CAPTURED, "too much in flight: what is issued is not timed"
 """Names of gaps in a rank's device times."""
+MAX_KEPT: Final = 256 << 20
+"""Bytes of outputs, of ops that have not ended yet, that torch's allocator may keep for streams of
+ours (``DeviceTimes.end_with``): freed ones come back when those are past the op."""
 
 
 class _Records:
@@ -156,8 +159,11 @@ class DeviceRecords(_Records):
         self._batch: list[int] = []
         """Ops between a backend's group start and end, which share one Work."""
         self._unwaited: dict[Any, list[int]] = {}
-        """Batches of ops by a weak reference to their Work, until a stream waits for it: its
-        Future, which has no tensor, has no event of its end (NCCL)."""
+        """Such ops by a weak reference to their Work, until a stream waits for it: its Future, of
+        no tensor, has no event of its end (NCCL)."""
+        self._bounds: dict[int, tuple[DeviceSpan, Any]] = {}
+        """Others that nothing but a wait ends, until then, or until they are seen complete."""
+        self._kept_bytes, self._kept_lock = 0, threading.Lock()
         self._current: dict[str, Any] = {}
         self._next = self._exchange
         super().__init__(core, device)
@@ -187,6 +193,19 @@ class DeviceRecords(_Records):
         span, _ = self._open.pop(token, (None, None))
         if span is not None:
             self.times.drop(span)
+
+    def op_waited(self, token: int) -> bool:
+        """The current stream is past a wait for the op; return whether that ends it."""
+        found = self._bounds.pop(token, None)
+        if found is not None:
+            self._open[token] = found
+            self._past([token], by_wait=True)
+        return found is not None
+
+    def op_over(self, token: int) -> None:
+        """The op was seen complete: no wait is to end it."""
+        if (found := self._bounds.pop(token, None)) is not None:
+            self.times.drop(found[0])
 
     def batch_issued(self, work: Any) -> None:
         """Note that the collected batch was issued: all its ops share one end."""
@@ -232,17 +251,33 @@ class DeviceRecords(_Records):
 
     def _end_op(self, token: int, work: Any) -> None:
         span, op = self._open[token]
-        if work is None:
-            known = self.times.end(span)
-        else:
-            # Pairs have streams of their own in the backend; a group has one for all else.
-            peer = op.peer if op.flags & _P2P else NONE
-            known = self.times.end_with(span, work, op.group_id, peer)
+        known = self.times.end(span) if work is None else self._end_with(span, op, work)
         if not known:
             del self._open[token]
 
+    def _end_with(self, span: DeviceSpan, op: Any, work: Any) -> bool:
+        # Pairs have streams of their own in the backend; a group has one for all else.
+        peer = op.peer if op.flags & _P2P else NONE
+        size = op.b or op.a
+        if self._keep(size):
+            span.kept_bytes = size
+            if self.times.end_with(span, work, op.group_id, peer):
+                return True
+            span.kept_bytes = 0
+            self._keep(-size)
+        self._bounds[op.token] = span, op
+        return False
+
+    def _keep(self, num_bytes: int) -> bool:
+        """Have the allocator keep so many bytes more; False: that would be too many."""
+        with self._kept_lock:
+            fits = self._kept_bytes + num_bytes <= MAX_KEPT
+            self._kept_bytes += num_bytes if fits else 0
+        return fits
+
     def _op_ended(self, op: Any, span: DeviceSpan) -> None:
         self._open.pop(op.token, None)
+        self._keep(-span.kept_bytes)
         if span.begin_ns and span.end_ns:
             self._write(_DEVICE, op, span, span.end_ns)
         if self._c.level < 2:  # the sum is of device times
@@ -280,7 +315,7 @@ class DeviceRecords(_Records):
 
     def _read(self) -> bool:
         begun = [
-            (span, op) for span, op in list(self._open.values())
+            (span, op) for span, op in (*self._open.values(), *self._bounds.values())
             if span.begin_ns and not span.is_told
         ]  # fmt: skip
         left = bool(self.times.poll())

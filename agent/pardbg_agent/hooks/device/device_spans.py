@@ -41,7 +41,8 @@ class DeviceSpan:
     num_read: int = 0
     is_told: bool = False
     by_wait: bool = False
-    """``is_told`` and ``by_wait`` are for the caller's use."""
+    kept_bytes: int = 0
+    """These are for the caller."""
 
     @property
     def lead_ns(self) -> int:
@@ -150,12 +151,12 @@ class DeviceTimes:
         return True
 
     def end_with(self, span: DeviceSpan, work: Any, group_id: int, peer: int) -> bool:
-        """End a span with a Work's asynchronous op, on the backend's stream of this group (and
-        peer, for p2p). False: the device does not tell the op's end; the span is dropped."""
+        """End it when the asynchronous op of a Work does, on the backend's stream of this group
+        (and peer, for p2p). Until then torch's allocator keeps what the op gives, if it is freed.
+        False: its end is not to be had so."""
         with self._here():
             stream = self._past(work, group_id, peer) if self._waits_beside else None
             if stream is None:
-                self.drop(span)
                 return False
             span.end_event.record(stream)
         self.queue.put(stream, span.end_event, (span, False))

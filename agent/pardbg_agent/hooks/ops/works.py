@@ -6,9 +6,10 @@
 - gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
 - functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by storage;
 - on a device ``Work.wait`` returns before the op is complete: there events tell (``hooks.device``,
-  DONE_DEVICE). Where they cannot, the agent's thread polls ``is_completed`` (DONE_POLLED). For that
-  the Work is held until the poll that finds it complete (as long as the thread sleeps, wire.BEAT_NS
-  at most, longer than needed), at most MAX_POLLED of them.
+  DONE_DEVICE). Where they cannot, one after the wait does (and DONE_POLLED), and until then the
+  agent's thread polls ``is_completed`` (DONE_POLLED). For that the Work is held until the wait, or
+  the poll that sees it complete (as long as the thread sleeps, wire.BEAT_NS at most, longer than
+  needed), at most MAX_POLLED of them.
 
 No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
 Work's Python object leads to the op's numbers."""
@@ -77,6 +78,8 @@ def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
         )  # fmt: skip
     if op.host_waits or failed:
         done(c, op, t1, WAITED | (_FAILED if failed else 0))
+    elif c.device is not None and c.guard.call(HOOK, c.device.op_waited, op.token):
+        of(c).works.polled.pop(op.token, None)
 
 
 def device_done(c: _core.Core, op: Op, end_ns: int, is_bound: bool) -> None:
@@ -108,6 +111,7 @@ def _on_device(c: _core.Core, op: Op) -> bool:
     captured = bool(not op.host_waits and c.guard.call(HOOK, device.times.capturing))
     if captured:
         done(c, op, now_ns(), 0)
+        device.op_over(op.token)
     return captured
 
 
@@ -176,11 +180,18 @@ def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
     if _batched(op):
         return
     if len(polled) >= MAX_POLLED:
-        forgotten, _ = polled.popleft()
-        c.ops.completed(forgotten.token)
-    polled.append((op, work))
+        with contextlib.suppress(StopIteration, RuntimeError, KeyError):
+            _over(c, polled.pop(next(iter(polled)))[0])
+    polled[op.token] = op, work
     if poll not in c.pollers:
         c.pollers.append(poll)
+
+
+def _over(c: _core.Core, op: Op) -> None:
+    """The op is followed no more."""
+    c.ops.completed(op.token)
+    if c.device is not None:
+        c.guard.call(HOOK, c.device.op_over, op.token)
 
 
 def poll() -> bool:
@@ -192,12 +203,10 @@ def poll() -> bool:
     polled = of(c).works.polled
     num = len(polled)
     with cuda_runtime.relaxed(c.identity.device):
-        for _ in range(num):
-            op, work = polled.popleft()
-            if work.is_completed():
+        for op, work in list(polled.values()):
+            if work.is_completed() and polled.pop(op.token, None) is not None:
                 done(c, op, now_ns(), POLLED)
-            else:
-                polled.append((op, work))
+                _over(c, op)
     return num > 0
 
 
