@@ -10,12 +10,14 @@ from tests.forked import Job, run_jobs
 
 @pytest.mark.timeout(200)
 def test_a_recipe_trains_there_as_on_the_cpu(simulated: str) -> None:
-    module = "pardbg.lab.recipes.pipeline"
+    module, options = "pardbg.lab.recipes.pipeline", ("--steps", "2", "--pace", "0.1")
+    jobs = [
+        Job(device, 4, (module, "1f1b", *options, "--device", device))
+        for device in ("auto", "sim")
+    ]  # fmt: skip
+    norm = Job("norm", 2, ("pardbg.lab.recipes.ddp_syncbn", *options, "--device", "sim"))
     done = run_jobs(
-        [
-            Job(device, 4, (module, "1f1b", "--steps", "2", "--pace", "0.1", "--device", device))
-            for device in ("auto", "sim")
-        ],
+        [*jobs, norm],
         env={"PARDBG_SIM": simulated, "TORCH_CPP_LOG_LEVEL": "ERROR"}, timeout_s=150,
     )  # fmt: skip
     losses = {}

@@ -59,13 +59,15 @@ class OverChannels(nn.Module):
 
 
 def gpt_with_batch_norm(world: World, options: Options) -> nn.Module:
-    """Return the GPT with a batch norm. One rank alone has the whole batch: BatchNorm1d."""
-    kind = nn.BatchNorm1d if world.size == 1 or world.device.type != "cpu" else SyncedBatchNorm
+    """The GPT and one batch norm. One rank alone has the whole batch: torch's plain BatchNorm1d.
+    torch's SyncBatchNorm has kernels for CUDA alone."""
+    on_cuda = world.device.type == "cuda"
+    kind = nn.BatchNorm1d if world.size == 1 or on_cuda else SyncedBatchNorm
     parts = list(gpt(options.seed, options.pace_ms))
     norm = OverChannels(kind(WIDTH, track_running_stats=False))
     parts.insert(1 + BEHIND_BLOCK, norm)  # part 0 is the embedding
     model: nn.Module = nn.Sequential(*parts).to(world.device)
-    if world.size > 1 and world.device.type != "cpu":
+    if world.size > 1 and on_cuda:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model
 
