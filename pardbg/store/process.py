@@ -188,7 +188,7 @@ class Process:
         found = self.names.get(name_id)
         if found is None:
             op = self.ops.get(name_id)
-            return op.op if op is not None else f"#{name_id}"
+            return op.op if op is not None else f"#{name_id}" if name_id else "step"
         return found
 
     @property

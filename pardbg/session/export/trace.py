@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
@@ -84,6 +85,7 @@ def write_trace(store: Store, path: Path) -> Counts:
         facts = {
             "begin_ns": view.begin_ns, "run": str(store.run.get("run", "")),
             "wall_ns": fields.integer_or_none(store.run, "wall_ns"), "clock": "hub CLOCK_MONOTONIC",
+            "times": times(view) or "host",
         }  # fmt: skip
         out.write('{"displayTimeUnit":"ns","otherData":' + json.dumps(facts))
         out.write(',"traceEvents":[\n')

@@ -52,6 +52,7 @@ def events(store: Store, path: Path) -> list[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         read = json.load(file)
     assert read["otherData"]["begin_ns"] == ns(0)
+    assert read["otherData"]["times"] == "host"
     found: list[dict[str, Any]] = read["traceEvents"]
     return found
 
