@@ -20,6 +20,7 @@ from itertools import pairwise
 from pardbg import words
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.intervals import Interval, subtract, union
+from pardbg.analysis.base.times import times
 from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -140,7 +141,10 @@ def _ended_ns(view: View, process: Process, step: int) -> int:
 
 
 def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Interval]:
-    """Return (group id, seq) -> interval of the wait for a point-to-point op of the step."""
+    """(group id, seq) -> the wait for a p2p op of the step. The host's says nothing about a device:
+    none, where times are the device's."""
+    if times(view) == "device":
+        return {}
     table, rows = view.step_rows(process, "wait", step)
     rows = rows[(table.col("flags")[rows] & _P2P) != 0]
     waits = table.tuples(rows, "group_id", "seq", "t0_ns", "t1_ns")

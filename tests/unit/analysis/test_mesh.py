@@ -87,7 +87,7 @@ def test_the_report_lists_all_and_details_the_first() -> None:
     ]
 
 
-def hand_on(swapped: bool = False) -> Trace:
+def hand_on(swapped: bool = False, waits: bool = True) -> Trace:
     """Two ranks without a schedule; ``swapped``: rank 1 has the first layers.
 
     ms      0       1      2         4     5        7
@@ -100,11 +100,12 @@ def hand_on(swapped: bool = False) -> Trace:
     a, b = first.rank or 0, second.rank or 0
     first.p2p("world", b, True, 1, 1.1)
     first.p2p("world", b, False, 1.1, 5)
-    first.wait(1.1, 5)
+    if waits:
+        first.wait(1.1, 5)
+        second.wait(0.1, 1)
     first.phase("forward", 0, 5)
     first.phase("backward", 5, 7)
     second.p2p("world", a, False, 0.1, 1)
-    second.wait(0.1, 1)
     second.phase("forward", 0, 2)
     second.phase("backward", 2, 4)
     second.p2p("world", a, True, 4, 5)
@@ -130,6 +131,21 @@ def test_ranks_that_hand_a_batch_on_are_a_chain(swapped: bool) -> None:
     assert first.idle_ns["dependency"] == 3 * MS
     assert first.idle_ns["communication"] == MS
     assert shown.step.bound_fraction == 0.5 and shown.step.implied_fraction is None
+
+
+def test_a_message_is_there_when_the_device_has_it_not_when_the_host_goes_on() -> None:
+    """Hosts are through with their waits for receives at once; the devices are as above."""
+    trace = hand_on(waits=False)
+    for proc, seq, posted in zip(trace.ranks, (1, 0), (1.1, 0.1), strict=True):
+        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device="cuda")
+        proc.record(wire.Kind.DEVICE, 0, 0.1, lane=wire.Lane.USER)
+        proc.record(wire.Kind.WAIT, posted, posted + 0.1, lane=wire.Lane.WAIT, seq=seq,
+                    flags=wire.Flag.P2P, group_id=proc.group("world"))  # fmt: skip
+    shown = snapshot(trace.store(), None).pipeline
+    assert shown is not None and shown.step is not None
+    first, second = shown.step.ranks
+    assert ms(first.actions) == [("0F0", 0, 1), ("0B0", 5, 7)]
+    assert ms(second.actions) == [("1F0", 1, 2), ("1B0", 2, 4)]
 
 
 def by_hand(trace: Trace, a: int, b: int, inferred: bool = True) -> None:

@@ -79,7 +79,8 @@ def _index(c: _core.Core) -> int:
     """Return the index of the rank's device, which need not be the program's current one."""
     if c.device is not None:
         return int(c.device.device.index)
-    return int(torch._C._accelerator_getDeviceIndex())
+    current: Any = getattr(torch._C, "_accelerator_getDeviceIndex", None)  # torch 2.5 has none
+    return int((current or torch.cuda.current_device)())
 
 
 # -- failed requests
