@@ -173,9 +173,9 @@ class RankOverlap:
 
     rank: int
     exposed_ns: int
-    """Time in which data moved while the rank stood still, in ns."""
+    """Data moved and the rank stood still; of a device's times a lower bound."""
     hidden_ns: int
-    """Time in which data moved behind compute, in ns."""
+    """Data moved behind compute; of a device's times an upper bound."""
     waiting_ns: int
     """Time in which the rank waited for ranks that had yet to arrive, in ns."""
     waited_for_ns: int

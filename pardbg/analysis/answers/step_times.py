@@ -17,7 +17,7 @@ from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, intersect, subtract, total, union
 from pardbg.analysis.base.spans import read_ahead, stretches
 from pardbg.analysis.base.steps import LAST, StepRow, last_step_rows, step_rows
-from pardbg.analysis.base.times import are_launches
+from pardbg.analysis.base.times import are_launches, times
 from pardbg.analysis.comm.matching import collectives, matched_in
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
@@ -141,7 +141,7 @@ def split_of(
     if length <= 0:
         return None
     waiting, moving = under_way(step, ops)
-    waits = stretches(view, process, "wait", step)
+    waits = [] if times(view) == "device" else stretches(view, process, "wait", step)
     exposed = union([*waits, *blocked(view, process, step, [*waiting, *moving])])
     # Where ops overlap, a rank that is still to come decides: the others wait.
     wait = intersect(exposed, waiting)

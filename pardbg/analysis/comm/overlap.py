@@ -3,7 +3,8 @@
 An op is under way on a rank from its issue on. Until the last rank has arrived it *waits*, after
 that data *moves*. It is *exposed* while it holds the host up: in a wait, in a synchronous call, or
 at the end of a backward after its last op was issued (DDP waits for its buckets there, in C++,
-unseen).
+unseen). On a device streams are held up, which goes unseen for other asynchronous ops: what is
+exposed there is a lower bound, what is hidden an upper one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
+from pardbg.analysis.base.leads import sync_ops
 from pardbg.analysis.base.spans import records, stretches
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
 _P2P: Final = int(wire.Flag.P2P)
 _ASYNC: Final = int(wire.Flag.ASYNC)
+_UNIT_WAITS: Final = " wait unshard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +108,25 @@ def under_way(
 def blocked(
     view: View, process: Process, span: Interval, under_way: Sequence[Interval]
 ) -> list[Interval]:
-    """Return the intervals in which communication held up the rank's host."""
-    found = [wait[1:3] for wait in records(view, process, "wait", span) if not wait.flags & _P2P]
+    """Return the intervals in which communication held up the rank's host, or its device."""
     issued = records(view, process, "issue", span)
-    found += [wait[1:3] for wait in issued if not wait.flags & _ASYNC]
+    if times(view) == "device":  # what a host waits for says nothing about its device
+        found = _streams_held(view, process, span)
+    else:
+        waits = records(view, process, "wait", span)
+        found = [wait[1:3] for wait in waits if not wait.flags & _P2P]
+        found += [wait[1:3] for wait in issued if not wait.flags & _ASYNC]
     for begin, end in stretches(view, process, "phase", span, ("backward",)):
         inside = [wait.t1_ns for wait in issued if begin <= wait.t0_ns <= end]
         if inside:
             found += clip(under_way, max(inside), end)
     return union(clip(found, *span))
+
+
+def _streams_held(view: View, process: Process, span: Interval) -> list[Interval]:
+    """Return when a device's computing stream is known to have stood in an op: of sharded units in
+    their waits, since their ops are on other streams; else in what is not asynchronous."""
+    units = records(view, process, "fsdp", span)
+    if not units and process.rank is not None:
+        return sync_ops(view, process.rank, span)
+    return [one[1:3] for one in units if process.name(one.name_id).endswith(_UNIT_WAITS)]

@@ -15,10 +15,12 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
 from pardbg.analysis.findings.speed.windows import window
 from pardbg.render.reports.html import page
-from pardbg.render.reports.sections import phase_shares
+from pardbg.render.reports.sections import overlap_lines, phase_shares
 from pardbg.render.reports.text import text
+from pardbg_agent.wire import Kind, Lane
 from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_findings_speed import pipeline
+from tests.unit.analysis.test_times import on_device
 from tests.unit.trace_builder import MS, Trace
 
 
@@ -45,6 +47,24 @@ def test_communication_beside_compute() -> None:
     assert (rank0.exposed_ns, rank0.hidden_ns, rank0.waiting_ns) == (20 * MS, 30 * MS, 10 * MS)
     assert (rank1.exposed_ns, rank1.hidden_ns, rank1.waiting_ns) == (20 * MS, 30 * MS, 0)
     assert (rank0.waited_for_ns, rank1.waited_for_ns) == (0, 20 * MS)
+
+
+@pytest.mark.parametrize(("sharded", "waiting"), [(False, 10 * MS), (True, 0)])
+def test_on_a_device_no_wait_of_the_host_exposes_an_op(sharded: bool, waiting: int) -> None:
+    """The stream stands in the synchronous op: rank 0 waits 70-80, and 80-90 is exposed. A sharded
+    unit's ops are on other streams: its waits say when the computing one stood (50-60, in the first
+    op)."""
+    trace = on_device(two_ranks())
+    for proc in trace.ranks:
+        proc.record(Kind.DEVICE, 0, 1, lane=Lane.USER)
+        for at in range(0, 1700, 100) if sharded else ():
+            name = proc.name("layers.0 wait unshard")
+            proc.record(Kind.FSDP, at + 50, at + 60, name, lane=Lane.COMM, step=at // 100)
+    view = View(trace.store(), None)
+    rank0, rank1 = rank_overlaps(view)
+    assert (rank0.exposed_ns, rank0.hidden_ns, rank0.waiting_ns) == (10 * MS, 40 * MS, waiting)
+    assert (rank1.exposed_ns, rank1.hidden_ns, rank1.waiting_ns) == (10 * MS, 40 * MS, 0)
+    assert any("≥ 10" in line and "≤ 40" in line for line in overlap_lines((rank0,), True))
 
 
 def test_a_ddp_backward_waits_unseen_at_its_end() -> None:

@@ -198,12 +198,15 @@ def columns_of(snapshot: Snapshot, cells: int, ascii_: bool = False) -> list[Col
 
 
 def _course_columns(snapshot: Snapshot, cells: int, ascii_: bool) -> list[Column[RankNow]]:
-    """Return a rank's last steps as a strip, and the shares of the newest."""
+    """Return a rank's last steps as a strip, and the shares of the newest. On a device streams may
+    wait unseen (analysis/comm/overlap): outside of pipelines the rest is at most compute."""
+    timed = snapshot.run.times == "device"
     return [
         Column(DRAWN[3], 70 if cells >= WIDE else 40 if cells >= 110 else 20, rank=2, wish=128,
                heads=lambda size: _strip_head(snapshot, size, cells >= FRONT_CELLS, ascii_)),
-        Column("comp", 4, lambda r: _share(r.compute_fraction, "strong"), rank=2, align="right",
-               heads=lambda _: (Segment("comp", "compute"),)),
+        Column("comp", 5 if timed else 4,
+               lambda r: _share(r.compute_fraction, "strong", timed and not r.stages), rank=2,
+               align="right", heads=lambda _: (Segment("comp", "compute"),)),
         Column("wait", 4, lambda r: _share(r.wait_fraction, ""), rank=2, align="right",
                heads=lambda _: (Segment("wait", "waiting"),)),
     ]  # fmt: skip
@@ -220,8 +223,9 @@ def costs_of(findings: Sequence[Finding]) -> dict[int, str]:
     return found
 
 
-def _share(share: float | None, style: str) -> tuple[str, str]:
-    return words.percent(share, 0), style if share is not None else "faint"
+def _share(share: float | None, style: str, is_bound: bool = False) -> tuple[str, str]:
+    most = "≤" if is_bound and share is not None else ""
+    return most + words.percent(share, 0), style if share is not None else "faint"
 
 
 def _lag(rank: RankNow) -> tuple[str, str]:
