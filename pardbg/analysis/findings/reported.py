@@ -93,8 +93,13 @@ def shared_devices(view: View) -> Iterator[Candidate]:
 
 
 def devices(view: View) -> Iterator[Candidate]:
-    """Find devices that are throttled at the cursor and devices that had errors."""
-    for (host, index), (t_ns, news) in readings(view).items():
+    """Find devices that are throttled at the cursor, and those that had errors. Where some have
+    ranks on them, the others of that host are other jobs'."""
+    known = readings(view)
+    told = {host for (host, _), (_, news) in known.items() if news.ranks}
+    for (host, index), (t_ns, news) in known.items():
+        if not news.ranks and host in told:
+            continue
         if news.reasons:
             yield Candidate(
                 kind="device-throttled", ranks=news.ranks, culprits=news.ranks, t_ns=t_ns,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.traffic import traffic_view
@@ -105,6 +107,17 @@ def test_ras_and_devices_are_findings_while_they_hold() -> None:
     assert {one.culprits for one in devices(view)} == {(3,)}
     told(made, 40, DeviceNews("n0", 3, "H100", (3,), (), 1980, 1980, 60, ecc_errors=2))
     assert [one.kind for one in devices(View(made.store(), None))] == ["device-error"]
+
+
+@pytest.mark.parametrize(("ranks", "told_of"), [((3,), set()), ((), {4})])
+def test_a_device_of_another_job_is_not_told(ranks: tuple[int, ...], told_of: set[int]) -> None:
+    """Of two devices of a host the second one is hot and has no rank on it. In a container no rank
+    is known by its pid: then it may be the job's."""
+    made = trace(None)
+    told(made, 30, DeviceNews("n0", 3, "H100", ranks, (), 1980, 1980, 60))
+    told(made, 31, DeviceNews("n0", 4, "H100", (), ("hot",), 1005, 1980, 91))
+    found = list(devices(View(made.store(), None)))
+    assert {getattr(one.facts, "index", None) for one in found} == told_of
 
 
 def test_a_reading_is_of_a_device_while_ranks_are_on_it() -> None:
