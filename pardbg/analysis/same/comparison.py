@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Final, Literal, cast
 
 from pardbg.analysis.same.activations import activations
@@ -24,9 +25,10 @@ from pardbg.analysis.same.hypotheses import (
     hypothesis,
     of_replicas,
     unlike,
+    update,
 )
 from pardbg.analysis.same.loss import Loss, loss_of
-from pardbg.analysis.same.module_flow import Flow, Place, Why, flow, tried
+from pardbg.analysis.same.module_flow import Flow, Place, Why, flow, low_precision, tried
 from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
     MOST_OF_UPDATE,
@@ -41,7 +43,7 @@ from pardbg.analysis.same.noise import (
     of_update,
 )  # fmt: skip
 from pardbg.analysis.same.siblings import Beside, beside
-from pardbg.analysis.same.wholes import USED, Gap, Key, Whole, Wholes, told, wholes
+from pardbg.analysis.same.wholes import USED, Gap, Key, Whole, Wholes, ended_equal, told, wholes
 from pardbg.analysis.same.working_copies import Copies, copies
 from pardbg.store.store import DEFINITIONS, Store
 
@@ -59,20 +61,17 @@ was read; ``no-parameters``: the optimizers step tensors that cannot be assigned
 Left = Literal[
     Gap, Why, "only-reference", "only-run", "shape", "not-finite", "no-update", "gradient", "step",
 ]  # fmt: skip
-"""Reason for not judging a tensor: its layout; a module_flow.Why; names or shapes; a reference that
-is not finite; an unknown update; a gradient that is not green; a later step, without --floor."""
+"""Why a tensor is not judged: its layout; what module_flow.Why says; names or shapes; the
+reference is not finite; the update is not known; its gradient is not green; a later step, without
+--floor, that does not begin with equal parameters."""
 EXIT: Final[Mapping[Reason, int]] = {
     "same": 0, "invariants-hold": 0, "differs": 1, "replicas-differ": 1,
 }  # fmt: skip
 CANNOT: Final = 2
 MULTIPLE: Final = 0.25
-"""Distance of a factor from 1 at which a tensor is red whatever the noise."""
-_PRODUCTS: Final = ("Linear", "Conv")
-"""Parts of class names of modules that compute in low precision under autocast."""
+"""Distance from 1 of a factor that is red whatever the noise."""
 OF_LOSS: Final = "loss-value"
-"""Name of the difference if gradients agree, but the loss is off by a logarithm (no unit is)."""
-LOW_PRECISION: Final = 4 * 2.0**-7
-"""Relative difference that computation in bfloat16 explains, whatever the parameters' dtype."""
+"""What differs where gradients agree and the loss is off by a logarithm: no unit explains that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +303,10 @@ class _Judge:
         self.reasons: dict[tuple[str, str], Left] = {}
         self.levels: dict[Key, Level] = {}
         self.shares: dict[tuple[int, str], float] = {}
-        """(step, name) -> share of the gradient that is rounding, or is wrong."""
+        """(step, name) -> share of the gradient that is rounding, or is off."""
+        later = (to for of, to in pairwise(a.steps) if self.with_floor or ended_equal(a, b, of))
+        self.wanted = {self.step, *later}
+        """Steps that are judged."""
 
     def judge(self) -> _Found:
         """Return the rows in the order of execution, with the first red tensor and its cause."""
@@ -359,7 +361,7 @@ class _Judge:
         if right.replicas:
             cause = of_replicas(left, right, self.floors.of(left, right) or 0.0)
             return "copies" if cause is None else Row(*left.key, share, float("inf"), "red")
-        if left.step != self.step and not self.with_floor:
+        if left.step not in self.wanted:
             return "step"
         if left.bad:
             return "not-finite"
@@ -414,7 +416,8 @@ class _Judge:
 
     def _cause(self, left: Whole, right: Whole) -> Hypothesis | None:
         noise, before = self.floors.of(left, right) or 0.0, self.before(self.b, right)
-        return hypothesis(left, right, before, noise, self.b.group_sizes)
+        found = hypothesis(left, right, before, noise, self.b.group_sizes)
+        return found or update(left, right, (self.before(self.a, left), before))
 
 
 def _answer(
@@ -485,13 +488,8 @@ def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
 
 
 def _all_rounding(rows: Sequence[Row], modules: Flow) -> bool:
-    """Return whether every gradient is off, but none by more than low precision explains: so it is
-    if parameters are float32 and computation is not (autocast); then no product of matrices
-    agrees."""
-    errors = [row.error for row in rows if row.what == "grad"]
-    levels = {row.level for row in rows if row.what == "grad"}
-    exact = any(
-        one.level == "green" and one.run.what == "out" and any(k in one.run.kind for k in _PRODUCTS)
-        for one in modules.judged
-    )
-    return bool(errors) and "green" not in levels and max(errors) <= LOW_PRECISION and not exact
+    """Return whether every gradient is off, and none by more than low precision explains: so it is
+    where parameters are float32 and computation is not (autocast)."""
+    of = [row for row in rows if row.what == "grad"]
+    off = bool(of) and all(row.level != "green" for row in of)
+    return off and max(row.error for row in of) <= low_precision(modules.judged)

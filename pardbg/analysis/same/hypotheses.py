@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from pardbg.analysis.same.wholes import Floats, Whole
 
 Cause = Literal[
     "factor",
+    "update",
     "zero",
     "stale",
     "not-finite",
@@ -25,11 +26,12 @@ Cause = Literal[
     "log",
     "not-taken",
 ]
-"""Cause of a difference. ``factor``: a multiple of the reference; ``zero``: all elements are 0;
-``stale``: equal to the step before (a parameter that has not moved); ``no-gradient``: the optimizer
-had none; ``part-zero``: some ranks' parts are 0; ``replicas``: they differ; ``mean``, ``sum``: that
-of the replicas is the reference; ``log``: a loss larger by the log of ``factor``; ``not-taken``:
-the copies of ``ranks`` lack the updates that ``makers`` made."""
+"""What a difference looks like. ``factor``: a multiple of the reference; ``update``: what a step
+adds to a parameter is; ``zero``: all elements are 0; ``stale``: of the step before (a parameter
+that has not moved); ``no-gradient``: none was there for the optimizer; ``part-zero``: what some
+ranks have is 0; ``replicas``: they differ; ``mean``, ``sum``: that of the replicas is the
+reference; ``log``: a loss larger by that of ``factor``; ``not-taken``: the copies of ``ranks`` lack
+the updates that ``makers`` made."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
 """Causes that unlike inputs or unlike parameters would not bring about."""
 RESIDUAL: Final = 0.02
@@ -110,6 +112,19 @@ def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | N
             if abs(found - named) <= _CLOSE * abs(named):
                 return Hypothesis("factor", named, True)
     return Hypothesis("factor", found)
+
+
+def update(reference: Whole, run: Whole, befores: Sequence[Whole | None]) -> Hypothesis | None:
+    """Return the factor that makes the run's step of a parameter of the reference's, with small
+    residual. ``befores``: the parameter before it, in both."""
+    old, own = befores
+    if run.what != "param" or old is None or own is None:
+        return None
+    found = factor(
+        replace(reference, vector=reference.vector - old.vector),
+        replace(run, vector=run.vector - own.vector), (),
+    )  # fmt: skip
+    return found and replace(found, cause="update")
 
 
 def hypothesis(

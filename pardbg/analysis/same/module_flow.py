@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -20,8 +20,14 @@ from pardbg.analysis.same.noise import RED, SEEN, Level, difference, level_of
 from pardbg.analysis.same.wholes import Floats, Key, Whole, Wholes
 
 Why = Literal["layout", "noise", "dtype", "scale"]
-"""Reason for not judging an activation: the layout of the ranks' parts is not known; rounding is as
-large as a mistake; the dtype is not known; gradients have no common factor to the reference's."""
+"""Why an activation is not judged: it is not known what ranks have of it; rounding is as large as a
+mistake; nothing is known of the dtype; its gradients have no common factor to the reference's."""
+LOW_PRECISION: Final = 4 * 2.0**-7
+"""Relative difference that computation in bfloat16 explains, whatever the parameters' dtype, …"""
+_OF_CAST: Final = 4
+"""… and times that, where products of matrices have another dtype than the reference's."""
+_PRODUCTS: Final = ("Linear", "Conv")
+"""Parts of the names of modules that compute in low precision under autocast."""
 Floor = Callable[[Whole, Whole], "float | None"]
 Noise = Callable[[Whole, Whole, float], "float | None"]
 
@@ -309,3 +315,14 @@ def tried(
         return ()
     noise, members = floor(left, right), list(right.replica_vectors)
     return trials(left, right, members, before(b, right), noise or 0.0, b.group_sizes)
+
+
+def low_precision(judged: Sequence[Judged]) -> float:
+    """Return the relative difference that low precision explains: none where a product of matrices
+    agrees."""
+    of = [one for one in judged if one.run.what == "out"]
+    of = [one for one in of if any(kind in one.run.kind for kind in _PRODUCTS)]
+    if any(one.level == "green" for one in of):
+        return 0.0
+    cast = any(one.pair and one.pair[0].dtype != one.pair[1].dtype for one in of)
+    return LOW_PRECISION * (_OF_CAST if cast else 1)

@@ -353,3 +353,11 @@ def _replicas(same: Iterable[Part], equal: Collection[int]) -> bool:
     return len(known) > 1 and (
         sure or all(known.keys() <= set(part.over) for part in known.values())
     )
+
+
+def ended_equal(a: Wholes, b: Wholes, step: int) -> bool:
+    """Return whether both had the same parameters, bit by bit, after a step."""
+    keys = [key for key in a.tensors if key[:2] == (step, "param")]
+    return bool(keys) and all(
+        key in b.tensors and b.tensors[key].bits == a.tensors[key].bits for key in keys
+    )

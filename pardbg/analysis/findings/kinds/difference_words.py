@@ -49,6 +49,8 @@ def difference_text(step: int | None, what: str, name: str, cause: Hypothesis | 
 def _cause(found: Hypothesis) -> str:
     if found.cause == "factor":
         return f"it is {_factor(found)} × the reference's"
+    if found.cause == "update":
+        return f"its step is {_factor(found)} × the reference's (learning rate)"
     if found.cause == "log":
         return f"it is larger by log {found.factor:.0f}"
     if found.odd_ranks:

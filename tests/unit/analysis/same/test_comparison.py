@@ -63,6 +63,21 @@ def test_with_a_floor_later_steps_and_coarse_dtypes_are_judged(dtype: str) -> No
     assert against(wrong, reference).step is None  # later steps need the floor
 
 
+@pytest.mark.parametrize(("noise", "step"), [(0.0, 1), (2e-7, None)])
+def test_after_equal_parameters_the_next_step_is_judged(noise: float, step: int | None) -> None:
+    """Another learning rate from step 1 on: 1.5 times that of the reference."""
+    made = run(seed=1, noise=noise)
+    for name in MODEL:
+        before, after = (made.values[of, "param", name] for of in (0, 1))
+        made.values[1, "param", name] = before + 1.5 * (after - before)
+    found = against(made)
+    assert found.step == step
+    if step is not None:
+        assert found.what == "param" and found.hypothesis is not None
+        assert found.hypothesis.cause == "update"
+        assert found.hypothesis.factor == pytest.approx(1.5)
+
+
 def test_a_coarse_dtype_without_a_floor_is_not_judged() -> None:
     coarse = run(2, seed=1, noise=4e-3, dtype="bfloat16")
     found = against(coarse, run(dtype="bfloat16"))

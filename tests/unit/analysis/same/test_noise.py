@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from pardbg.analysis.same.hypotheses import hypothesis
+from pardbg.analysis.same.hypotheses import hypothesis, update
 from pardbg.analysis.same.noise import Floors
 from pardbg.analysis.same.wholes import Whole
 
@@ -53,3 +55,14 @@ def test_a_parameter_of_zeros_that_stays_is_what_it_was() -> None:
     assert found is not None and found.cause == "stale"
     found = hypothesis(whole("grad"), whole("grad", most=0.0, bits=0), None, 0.0, ())
     assert found is not None and found.cause == "zero"
+
+
+@pytest.mark.parametrize(("step", "found"), [(0.02, 2.0), (0.01, None)])
+def test_another_learning_rate_is_a_factor_of_the_update(step: float, found: float | None) -> None:
+    """The reference moves one bucket by 0.01, the run the same by ``step`` or, as it is no
+    multiple, another."""
+    old = whole("param", "float32")
+    of, own = old.vector.copy(), old.vector.copy()
+    of[1], own[1 if step > 0.01 else 2] = 0.01, step
+    made = update(replace(old, vector=of), replace(old, vector=own), (old, old))
+    assert (made and (made.cause, round(made.factor, 6))) == (found and ("update", found))
