@@ -41,7 +41,9 @@ _ROUNDED: Final = 0.01
 _OF_MOVE: Final = 0.125
 """Maximum deviation as a share of the printed losses' change: constants fit anything."""
 _OTHER_UNIT: Final = 0.05
-"""Minimum difference of the median factor from 1 for losses in another unit."""
+"""… their median differs by more than this from 1."""
+_SUM_OF: Final = 4
+"""Sums over tokens are more than this many times their mean."""
 _REPORTED: Final = 1
 """Value of a metric's second number for a loss that a schedule reported."""
 Values = dict[int, list[tuple[int, float, str]]]
@@ -185,19 +187,33 @@ def _printed(view: View) -> Printed | None:
         return printed
     if times := _times(view, printed):
         return replace(printed, times=times)
-    each = len(printed.losses) >= ended  # the last line may be on its way
-    return printed if each and by == {BACKWARD} and printed.source != GENERIC else None
+    each = len(printed.losses) >= ended  # the last one may be on its way
+    known = printed.source != GENERIC or _sums(view, printed)
+    return printed if each and by == {BACKWARD} and known else None
 
 
-def _times(view: View, printed: Printed) -> float:
-    """Return the constant factor of seen losses over printed ones in the recent printed steps; 0 if
-    it is not constant, or is 1."""
+def _sums(view: View, printed: Printed) -> bool:
+    """Return whether what was seen is many times what was printed in each of the last steps, though
+    not one factor: sums over unlike numbers of tokens. A running mean would be near it."""
+    pairs = _pairs(view, printed)
+    return len(pairs) == _COMPARED and all(seen > _SUM_OF * said > 0 for seen, said in pairs)
+
+
+def _pairs(view: View, printed: Printed) -> list[tuple[float, float]]:
+    """Return (what was seen, what was printed) in the last steps that were printed."""
     pairs = []
     for step in sorted(printed.losses)[-_COMPARED:]:  # thousands may lie between two
         said = printed.losses[step]
         for seen, _ in seen_losses(view, step, step).values():
             if said and math.isfinite(seen / said):
                 pairs.append((seen, said))
+    return pairs
+
+
+def _times(view: View, printed: Printed) -> float:
+    """Return what was seen in the last steps that were printed, divided by that, if it is one
+    factor other than 1; else 0."""
+    pairs = _pairs(view, printed)
     if len(pairs) < _LEAST_COMPARED:
         return 0.0
     times, lines = median(seen / said for seen, said in pairs), [said for _, said in pairs]

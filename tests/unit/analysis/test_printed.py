@@ -20,13 +20,14 @@ def shown(
     loss: float | list[float] | None = None,
     pattern: str = "",
     ms: float = 10,
+    steps: int = 4,
 ) -> Shown:
-    """(source, (step, loss)s) of four steps of ``ms``; each begins with a backward at + 1 that
+    """(source, (step, loss)s) of ``steps`` steps of ``ms``; each begins with a backward at + 1 that
     began from ``loss``, of each step or of all, and ends at + 9."""
     trace = Trace(1)
     trace.define(wire.DefKind.RUN, run="r", name="n", argv=[], loss_pattern=pattern)
     proc = trace.ranks[0]
-    for step in range(4):
+    for step in range(steps):
         t = ms * step
         proc.phase("backward", t + 1, t + 3, step)
         if loss is not None:
@@ -34,7 +35,7 @@ def shown(
         proc.step(step, t, t + 9)
     for t, text in lines:
         trace.output(t, text)
-    trace.end(4 * ms + 10)
+    trace.end(steps * ms + 10)
     made = snapshot(trace.store(), None)
     return made.loss_source, made.loss_history
 
@@ -195,6 +196,16 @@ def test_what_differs_by_one_factor_is_in_the_programs_unit(text: str, of: str) 
 def test_what_differs_by_chance_is_not(seen: list[float]) -> None:
     lines = [(10 * s + 9.5, f"step {s + 1} loss {[8.0, 6.5, 5.25, 4.0][s]}") for s in range(4)]
     assert shown(lines, seen) == ("backward", tuple(enumerate(seen)))
+
+
+@pytest.mark.parametrize(("least", "source"), [(8, "printed"), (1, "backward")])
+def test_sums_over_unlike_numbers_of_tokens_are_not_the_loss(least: int, source: str) -> None:
+    """A running mean may be as far from a step's loss in some steps, but not in all."""
+    said = [4.0 - step / 16 for step in range(17)]
+    seen = [loss * (least + 7 * step % 5) for step, loss in enumerate(said)]
+    lines = [(10 * s + 9.5, f"step {s + 1} loss {loss}") for s, loss in enumerate(said)]
+    found = shown(lines, seen, steps=17)
+    assert found == (source, tuple(enumerate(said if least > 1 else seen)))
 
 
 def test_two_losses_that_hardly_move_are_not_one_in_two_units() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +287,30 @@ def test_the_ops_that_made_a_loss_are_told(watched: Path) -> None:
         (10, "SumBackward0 PowBackward0 AccumulateGrad"),
         (20, "AddBackward0 MeanBackward0 PowBackward0 AccumulateGrad"),
     ]
+
+
+def told_targets(watched: Path, losses: Sequence[torch.Tensor]) -> list[int]:
+    """What is told of the targets of losses, one for each look."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.0)
+    for step in range(10 * len(losses)):
+        loss = losses[step // 10] if step % 10 == 0 else torch.ones(1, requires_grad=True)
+        loss.backward()
+        optimizer.step()
+    return [r.a for r in read_rank(watched).of(Kind.PROBE) if r.name.startswith("loss by ")]
+
+
+def test_the_targets_of_a_loss_are_told_where_they_say_anything(watched: Path) -> None:
+    """Equal ones by one number; not of one value throughout (a GAN's), nor what hooks packed."""
+    out = torch.randn(4, 3, requires_grad=True)
+    wanted, other = torch.tensor([0, 2, 1, 0]), torch.tensor([0, 2, 1, 1])
+    cross, pair = torch.nn.functional.cross_entropy, torch.nn.functional.mse_loss
+    losses = [cross(out, wanted), cross(out + 1, wanted) / 2, cross(out, other)]
+    losses.append(pair(out, torch.zeros(4, 3)))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (t,), lambda packed: packed[0]):
+        losses.append(cross(out, wanted))
+    first, again, third, *none = told_targets(watched, losses)
+    assert first == again != third != 0
+    assert none == [0, 0]
 
 
 def test_the_modules_of_a_replica_are_told_with_what_they_are_set_to(watched: Path) -> None:

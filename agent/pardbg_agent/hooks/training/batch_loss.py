@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
+import zlib
 from typing import Any
+
+import torch
 
 from pardbg_agent.hooks.tensors import number_of, parameters_of
 from pardbg_agent.wire import NONE
 
 _NEAR = 1e-6
 _OPS = 8
-"""Maximum number of a loss's last autograd ops to report."""
+"""Ops that made a loss which are told."""
+_TARGET_BYTES = 1 << 15
+"""Of a loss's targets that are read."""
 _BY_NUMBERS = ("DivBackward0", "MulBackward0")
+_LAYOUT = ("View", "Reshape", "UnsafeView", "Clone", "Slice")
+"""How ops begin that compute nothing: which of them there are depends on sizes."""
 
 
 class BatchLoss:
@@ -104,9 +112,27 @@ def made_by(loss: Any) -> tuple[float, str]:
     while type(node).__name__ in _BY_NUMBERS and (number := _number(node)) is not None:
         scale, node = scale * number, node.next_functions[0][0]
     while node is not None and len(ops) < _OPS:
-        ops.append(type(node).__name__)
+        if not (name := type(node).__name__).startswith(_LAYOUT):
+            ops.append(name)
         node = next(iter(node.next_functions), (None,))[0]
     return scale, " ".join(ops)
+
+
+def targets_of(loss: Any) -> int:
+    """Return a checksum of the targets that the newest op with any compared with, in host memory;
+    0: there are none, or they are all the same. Reads what autograd keeps: nothing is unpacked."""
+    node: Any = getattr(loss, "grad_fn", None)
+    for _ in range(_OPS):
+        try:
+            kept = getattr(getattr(node, "_raw_saved_target", None), "data", None)
+        except RuntimeError:  # a backward has freed it
+            return 0
+        if type(kept) is torch.Tensor and kept.is_cpu and kept.is_contiguous():
+            found = ctypes.string_at(kept.data_ptr(), min(kept.nbytes, _TARGET_BYTES))
+            size = kept.element_size()
+            return zlib.crc32(found) if found[size:] != found[:-size] else 0
+        node = next(iter(getattr(node, "next_functions", ())), (None,))[0]
+    return 0
 
 
 def _number(node: Any) -> float | None:

@@ -25,7 +25,7 @@ from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import number_of, parameters_of
-from pardbg_agent.hooks.training.batch_loss import BatchLoss, made_by, share_of
+from pardbg_agent.hooks.training.batch_loss import BatchLoss, made_by, share_of, targets_of
 from pardbg_agent.hooks.training.cycle import Cycle, is_outer
 from pardbg_agent.hooks.watch import diverge, not_finite, probes
 from pardbg_agent.life.late_imports import LateImports
@@ -213,7 +213,8 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
         log_loss(c, parts.add(tensors, value, share, c.step, state.nest.optimizer))
         if c.step % probes.EVERY == 0 and known and parts.at_first:
             scale, ops = made_by(tensors)
-            c.guard.call(HOOK, probes.tell_loss, c, share if unscaled else scale, value, ops)
+            scale, targets = share if unscaled else scale, targets_of(tensors)
+            c.guard.call(HOOK, probes.tell_loss, c, scale, value, ops, targets)
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:

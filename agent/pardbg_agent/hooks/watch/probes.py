@@ -375,16 +375,17 @@ def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
     )  # fmt: skip
 
 
-def tell_loss(c: _core.Core, scale: float, value: float, ops: str) -> None:
-    """Write the PROBE records of a step's first backward: ``loss by OP …``, the last ops that made
-    its loss, and ``loss scale``: a = product of the plain numbers that it was multiplied by last
-    (float64), b = the loss after that (a float64's bits)."""
+def tell_loss(c: _core.Core, scale: float, value: float, ops: str, targets: int) -> None:
+    """Write the PROBE records of a step's first backward: ``loss by OP …``, the newest ops that
+    made its loss (a = a checksum of the targets that these compared with, 0: none is known), and
+    ``loss scale``: a = the plain numbers that it was multiplied by last (float64), b = the loss
+    after that (a float64's bits)."""
     if c.level < 2 or not context.of(c).part(Probes).on:
         return
     t, (bits,) = now_ns(), struct.unpack("<q", struct.pack("<d", value))
     c.record(
         _PROBE, _LANE, 0, c.defs.name(f"loss by {ops}"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
-        NONE, 0, 0,
+        NONE, targets, 0,
     )  # fmt: skip
     c.record_f(
         _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, c.step, 0, NO_GROUP, NONE, NONE,

@@ -19,6 +19,11 @@ class SameData(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class SameTargets(SameData):
+    """They compare unlike outputs with the same targets: each has noise of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class SameOrder(Facts):
     """A sampler that shuffles gave the same order in each of the last epochs."""
 
@@ -44,5 +49,9 @@ class SkippedBatch(Facts):
 
 
 KINDS: Final = kinds(
-    {"same-data": SameData, "same-order": SameOrder, "skipped-batch": SkippedBatch}
+    {
+        "same-data": (SameData, SameTargets),
+        "same-order": SameOrder,
+        "skipped-batch": SkippedBatch,
+    }
 )

@@ -11,7 +11,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import each_own_loss, newest_ended, own_losses
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.data_kinds import SameData, SameOrder, SkippedBatch
+from pardbg.analysis.findings.kinds.data_kinds import SameData, SameOrder, SameTargets, SkippedBatch
 from pardbg.analysis.findings.values.exchanged import (
     CLEARED,
     SHIFTED,
@@ -23,13 +23,16 @@ from pardbg.analysis.findings.values.exchanged import (
     sharding,
     shared_losses,
     shifted_since,
+    targets,
 )
 from pardbg.store.process import Process
 
 _ALIKE: Final = 20
 """Number of recent steps in which losses must be equal."""
 _FURTHER: Final = 128
-"""Number of steps among which steps with losses lie, if a loss is averaged every few steps."""
+"""Steps among which these are, where a loss is averaged for a log every few steps."""
+_TARGETS: Final = 8
+"""Newest looks in which targets are equal, and not those of another look."""
 _ORDER: Final = "same order"
 """Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
 _EPOCHS: Final = 3
@@ -64,6 +67,28 @@ def same_data(view: View) -> Iterable[Candidate]:
                     kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
                     facts=SameData(_ALIKE),
                 )  # fmt: skip
+
+
+def same_targets(view: View) -> Iterable[Candidate]:
+    """Find ranks that average their gradients, or shard one model, and compared what they computed
+    with the same targets, other ones at each of the last looks, though their losses differ: each
+    has noise of its own (dropout). Not where they may share what they computed before backward."""
+    for together in dict.fromkeys((*averaging(view), *sharding(view))):
+        told = {rank: targets(view, view.ranks[rank]) for rank in together}
+        steps = sorted(set.intersection(*map(set, told.values())))[-_TARGETS:]
+        alike: dict[tuple[int, ...], set[int]] = defaultdict(set)
+        for rank, of in told.items():
+            alike[tuple(of[step] for step in steps)].add(rank)
+        for of, ranks in alike.items() if len(steps) == _TARGETS else ():
+            if len(ranks) > 1 and all(of) and len({*of}) == _TARGETS:
+                shared = shared_losses(view, view.ranks[min(ranks)], ranks)
+                losses = [own_losses(view, step, step).get(step, {}) for step in steps]
+                unlike = any(len({own.get(rank) for rank in ranks}) > 1 for own in losses)
+                if unlike and shared.isdisjoint(steps):
+                    yield Candidate(
+                        kind="same-data", ranks=tuple(sorted(ranks)), t_ns=view.t_ns,
+                        facts=SameTargets(_TARGETS),
+                    )  # fmt: skip
 
 
 def same_orders(view: View) -> Iterable[Candidate]:

@@ -130,16 +130,25 @@ def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Itera
 
 
 def told_words(view: View, process: Process, head: str) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return (seq, step) -> words after ``head`` in the names of the recent probes."""
+    """Return (seq, step) -> the words after ``head`` in the names of the last probes."""
+    return {
+        (seq, step): tuple(process.names[name_id].removeprefix(head).split())
+        for seq, step, name_id, _ in _told(view, process, head)
+    }
+
+
+def targets(view: View, process: Process) -> dict[int, int]:
+    """Return step -> checksum of what its first loss compared with; 0: not known."""
+    return {step: a for _, step, _, a in _told(view, process, "loss by ")}
+
+
+def _told(view: View, process: Process, head: str) -> Iterable[tuple[int, ...]]:
+    """Return rows (seq, step, name, a) of the last probes whose names begin with ``head``."""
     table, visible = view.rows(process, "probe")
-    wanted = {
-        i: tuple(name.removeprefix(head).split())
-        for i, name in process.names.items() if name.startswith(head)
-    }  # fmt: skip
+    wanted = [i for i, name in process.names.items() if name.startswith(head)]
     lo = max(0, visible - PROBES_BACK) if wanted else visible
-    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LOOKS:]
-    columns = table.tuples(rows, "seq", "step", "name_id")
-    return {(seq, step): wanted[name_id] for seq, step, name_id in columns}
+    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], wanted))[-_LOOKS:]
+    return table.tuples(rows, "seq", "step", "name_id", "a")
 
 
 @per_view
