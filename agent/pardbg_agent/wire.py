@@ -116,14 +116,15 @@ class Kind(enum.IntEnum):
     """A sharded unit's unshard, wait unshard, reshard or reduce: t0..t1, name = unit and verb,
     a = bytes of the unit's parameters, b = bytes of all parameters that are whole here at t1."""
     PROBE = 13
-    """Suspicious numbers (pardbg_agent.hooks.watch.probes). name = ``nan``: the input of the op
-    (group, seq, P2P) has a values that are not finite, the first at index b; ``nan grad NAME``: the
-    last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a = sum
-    of the bits of these replicated parameters, b = a byte for each, group = the replicas;
-    ``gradients``: a = sum of the bits of an optimizer's gradients, of b parameters; ``settings``:
-    an optimizer's learning rate in a (float64), checksum of all its numbers in b; ``blocked``, kind
-    of system call, file, place, in lines: the main thread stood there, or was seen a times more
-    where the record before had seen it."""
+    """Numbers that went wrong (pardbg_agent.hooks.watch.probes). name = ``nan``: the input of the
+    op (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``:
+    the last of seq parameters whose gradient is not finite, in a values; ``nan parameter NAME``:
+    the first of seq that were so before the first such loss; ``checksum NAME …``: a = the bits of
+    these replicated parameters added up, b = a byte for each, group = the replicas;
+    ``gradients``: the bits of those that an optimizer took in one sum a, of b parameters;
+    ``settings``: an optimizer's learning rate in a (float64), all of its numbers in b;
+    ``blocked``, kind of system call, file, place, in lines: the main thread stood there, or was
+    seen a times more where the record before had seen it."""
     SPAN_BEGIN = 14
     """The SPAN of the same name and t0 began: t0 = t1. Shows a rank's span before its end. a, b and
     microbatch as in SPAN."""

@@ -208,6 +208,24 @@ def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
     assert facts(finding, "what", "step", "parameter") == (what, 5, "head.weight")
 
 
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_a_loss_that_is_not_finite_names_what_was_so_before(spoilt: bool) -> None:
+    """And no parameter by its gradient: after such a loss no gradient is finite."""
+    trace = Trace(2)
+    for step in range(8):
+        for proc in trace.ranks:
+            bad = proc.rank == 1 and step > 4
+            proc.seen_loss(100 * step + 30, float("nan") if bad else 1.0, step)
+            if bad and step == 5:
+                probe(proc, "nan grad head.bias", 560, step, seq=1, a=7, b=9)
+                if spoilt:
+                    probe(proc, "nan parameter up.weight", 531, step, seq=1, a=1, b=0)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert finding.culprits == (1,) and facts(finding, "spoilt") == spoilt
+    assert finding.where == ("up.weight" if spoilt else None)
+
+
 @pytest.mark.parametrize(("device", "culprits"), [("cuda", ()), ("cpu", (1,))])
 def test_which_stage_of_a_device_made_a_nan_is_not_known(
     device: str, culprits: tuple[int, ...]

@@ -117,6 +117,19 @@ def test_the_norm_of_gradients_is_looked_at_and_other_small_numbers_are_not(watc
     assert told(watched)[-1].a == 3
 
 
+def test_what_was_not_finite_before_the_first_such_loss_is_told_once(watched: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        if step == 1:
+            with torch.no_grad():
+                model[1].weight[0, 3] = float("inf")
+        (model(torch.ones(2, 4)).mean() * float("nan" if step == 3 else 1)).backward()
+        optimizer.step()
+    found = [r for r in told(watched) if r.name.startswith("nan parameter")]
+    assert [(r.name, r.step, r.seq, r.a) for r in found] == [("nan parameter parameter 2", 1, 1, 1)]
+
+
 def test_the_parameter_is_named_at_the_optimizer_step(watched: Path) -> None:
     """Of a model whose middle bias got a NaN gradient; the one after it is clean."""
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8),

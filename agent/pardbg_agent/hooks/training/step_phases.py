@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import sys
 import weakref
 from typing import Any
@@ -211,6 +212,8 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
         if not known:
             parts.clear()  # losses of one step are not told apart, and would never end
         log_loss(c, parts.add(tensors, value, share, c.step, state.nest.optimizer))
+        if not math.isfinite(value):
+            c.guard.call(HOOK, probes.loss_not_finite, c)
         if c.step % probes.EVERY == 0 and known and parts.at_first:
             scale, ops = made_by(tensors)
             scale, targets = share if unscaled else scale, targets_of(tensors)

@@ -41,7 +41,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
 from pardbg_agent.hooks.patching import Patches, spend
-from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of, replicated
+from pardbg_agent.hooks.tensors import bits_sum, counts_ops, local_part, parameters_of, replicated
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -117,7 +117,7 @@ class Probes:
         self.on = os.environ.get(ENV) != "off"
         """Whether inputs of ops are probed."""
         self.told = self.few = self.gathered = 0
-        self.ask_gradients = False
+        self.ask_gradients = self.asked_parameters = False
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
@@ -255,19 +255,39 @@ def _tell_gradients(c: _core.Core, optimizer: Any) -> bool:
     """Write the PROBE record of parameters whose gradient is not finite, if any: their number, and
     the last one in the model's order. Backward runs from the last to the first, so the last is
     closest to the source."""
+    grads = (getattr(p, "grad", None) for p in parameters_of(optimizer))
+    return _tell_bad(c, optimizer, "nan grad", grads, -1)
+
+
+def loss_not_finite(c: _core.Core) -> None:
+    """Write the PROBE record ``nan parameter NAME`` where the first loss that is not finite began
+    with such parameters: their number, and the first one. Of each MAX_ELEMENTS are read."""
+    known = context.of(c).part(Probes)
+    if c.level < 2 or not known.on or known.asked_parameters or counts_ops():
+        return
+    known.asked_parameters = True
+    with torch.no_grad():
+        for one in c.optimizers():
+            values = (window(local_part(p), 0) for p in parameters_of(one))
+            _tell_bad(c, one, "nan parameter", values, 0)
+
+
+def _tell_bad(
+    c: _core.Core, optimizer: Any, head: str, values: Iterable[Any], which: int
+) -> bool:  # fmt: skip
+    """Write the record of tensors, one for each parameter, of which some are not finite."""
     bad: list[tuple[int, Any, int]] = []
-    for at, p in enumerate(parameters_of(optimizer)):
-        grad = getattr(p, "grad", None)
-        if type(grad) is not _Tensor or not grad.is_cpu or grad.layout is not _strided:
+    for at, (p, value) in enumerate(zip(parameters_of(optimizer), values, strict=False)):
+        if type(value) is not _Tensor or not value.is_cpu or value.layout is not _strided:
             continue
-        if found := not_finite(grad):
+        if found := not_finite(value):
             bad.append((at, p, found[0]))
     if bad:
-        (at, p, count), t, known = bad[-1], now_ns(), context.of(c).part(Probes)
+        (at, p, count), t, known = bad[which], now_ns(), context.of(c).part(Probes)
         names = {id(of): name for m in list(known.replicas) for of, name in _named(known, m)}
         name = names.get(id(p), f"parameter {at}")
         c.record(
-            _PROBE, _LANE, 0, c.defs.name(f"nan grad {name}"), t, t, c.step, len(bad), NO_GROUP,
+            _PROBE, _LANE, 0, c.defs.name(f"{head} {name}"), t, t, c.step, len(bad), NO_GROUP,
             NONE, NONE, NONE, count, at,
         )  # fmt: skip
     return bool(bad)

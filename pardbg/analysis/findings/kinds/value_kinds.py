@@ -39,7 +39,9 @@ class NotFinite(Facts):
     """Ranks that sent to the culprit before and whose messages may have been checked only in
     part."""
     mixed: bool = False
-    """Whether ranks had exchanged computed values in that step that were not all checked."""
+    """Ranks had exchanged in that step what they computed, and not all of that is looked at."""
+    spoilt: bool = False
+    """The parameter was not finite when the loss was computed."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -63,7 +65,9 @@ class NotFinite(Facts):
                 f" It may come from {ranks_text(self.before)} in few values: not all that stages "
                 f"send is looked at."
             )
-        if self.parameter:
+        if self.spoilt:
+            text += f" {self.parameter} was so before: an update of the step before made it."
+        elif self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
         others = tuple(rank for rank in self.since if rank not in about.culprits)
         if others and not self.everywhere:
@@ -73,15 +77,11 @@ class NotFinite(Facts):
         return text if self.lasts else f"{text} No later step has any."
 
     def advice(self) -> str:
-        return self.tries(
-            "hidden"
-            if self.hidden or self.before
-            else "mixed"
-            if self.mixed
-            else "everywhere"
-            if self.everywhere
-            else "rank"
-        )
+        cases = {
+            "hidden": self.hidden or self.before, "spoilt": self.spoilt, "mixed": self.mixed,
+            "everywhere": self.everywhere,
+        }  # fmt: skip
+        return self.tries(next((case for case, holds in cases.items() if holds), "rank"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,13 +77,13 @@ def same_targets(view: View) -> Iterable[Candidate]:
         told = {rank: targets(view, view.ranks[rank]) for rank in together}
         steps = sorted(set.intersection(*map(set, told.values())))[-_TARGETS:]
         alike: dict[tuple[int, ...], set[int]] = defaultdict(set)
-        for rank, of in told.items():
-            alike[tuple(of[step] for step in steps)].add(rank)
+        for rank, own in told.items():
+            alike[tuple(own[step] for step in steps)].add(rank)
         for of, ranks in alike.items() if len(steps) == _TARGETS else ():
             if len(ranks) > 1 and all(of) and len({*of}) == _TARGETS:
                 shared = shared_losses(view, view.ranks[min(ranks)], ranks)
                 losses = [own_losses(view, step, step).get(step, {}) for step in steps]
-                unlike = any(len({own.get(rank) for rank in ranks}) > 1 for own in losses)
+                unlike = any(len({one.get(rank) for rank in ranks}) > 1 for one in losses)
                 if unlike and shared.isdisjoint(steps):
                     yield Candidate(
                         kind="same-data", ranks=tuple(sorted(ranks)), t_ns=view.t_ns,

@@ -106,7 +106,9 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         # itself is in the gradients or the loss by the end of the step.
         return
     since = () if passed else tuple(sorted({one.rank for one in begun if one.step > step}))
-    parameter = names[0].name if names else ""
+    spoilt = what == "loss" and _spoilt(view, first)
+    # Of a loss that is not finite no gradient is: the last parameter's says nothing.
+    parameter = spoilt or (names[0].name if names and what != "loss" else "")
     yield Candidate(
         kind="nan", ranks=tuple(sorted({one.rank for one in begun})),
         culprits=() if hidden else culprits,
@@ -115,8 +117,15 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
                         tuple(sorted({step, *later})) if passed else (),
                         _stages_before(view, first, culprits),
-                        not culprits and what == "loss" and _mixed(view, first.rank, step)),
+                        not culprits and what == "loss" and _mixed(view, first.rank, step),
+                        bool(spoilt)),
     )  # fmt: skip
+
+
+def _spoilt(view: View, first: _Seen) -> str:
+    """Return a parameter that was not finite before a loss was computed; empty: none is known."""
+    seen = _probed(view, first.rank, view.ranks[first.rank], "-", "nan parameter ")
+    return next((one.name for one in seen if one.step == first.step), "")
 
 
 def _gathered_first(view: View, at_first: Sequence[_Seen]) -> list[_Seen]:
