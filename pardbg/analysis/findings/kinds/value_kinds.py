@@ -66,7 +66,7 @@ class NotFinite(Facts):
                 f"send is looked at."
             )
         if self.spoilt:
-            text += f" {self.parameter} was so before: an update of the step before made it."
+            text += f" Before that loss was made, {self.parameter} was not finite already."
         elif self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
         others = tuple(rank for rank in self.since if rank not in about.culprits)
