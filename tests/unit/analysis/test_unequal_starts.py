@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.values.batches import same_data, same_targets, skipped_batches
+from pardbg.analysis.findings.values.batches import same_data, skipped_batches
 from pardbg.analysis.findings.values.numbers import (
     kept_gradients,
     summed_twice,
@@ -194,46 +194,6 @@ def test_replicas_of_a_pipeline_that_take_the_same_data(
             proc.step(step, t, t + 9)
     trace.flush()
     assert [one.ranks for one in same_data(View(trace.store(), None))] == found
-
-
-NEW = [*range(1, 9)]
-
-
-@pytest.mark.parametrize(
-    ("told", "shared", "found"),
-    [
-        ([NEW, NEW, [9, *NEW[1:]]], False, [(0, 1)]),
-        ([NEW, NEW], True, []),  # one loss of what all computed
-        ([NEW[:7], NEW[:7]], False, []),
-        ([[1, 2] * 4, [1, 2] * 4], False, []),  # few targets there are, as real and fake
-        ([[0] * 8, [0] * 8], False, []),  # not known
-        ([NEW, [*NEW[:7], 9]], False, []),
-    ],
-)
-def test_same_targets_beside_noise(
-    told: list[list[int]], shared: bool, found: list[tuple[int, ...]]
-) -> None:
-    """A look in each step; the losses differ in the first. Sums at 4, optimizer 6-7."""
-    trace = Trace(len(told))
-    for proc, own in zip(trace.ranks, told, strict=True):
-        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
-                    start=7, dtype="float32")  # fmt: skip
-        for step, targets in enumerate(own):
-            t = 10 * step
-            proc.phase("forward", t + 0.1, t + 0.5, step)
-            if shared:
-                proc.collective("world", "all_gather", t + 0.6, t + 0.7, 64, 64, step=step)
-            proc.record(wire.Kind.PROBE, t + 1, t + 1, proc.name("loss by NllLossBackward0"),
-                        lane=wire.Lane.COUNTER, step=step, a=targets)  # fmt: skip
-            proc.phase("backward", t + 1, t + 3, step)
-            proc.seen_loss(t + 1, 1 / (step + 1) + (proc.rank or 0) * (step == 0), step)
-            proc.collective("world", "all_reduce", t + 4, t + 5, BYTES, step=step)
-            proc.phase("optimizer", t + 6, t + 7, step)
-            proc.step(step, t, t + 9)
-    trace.flush()
-    view = View(trace.store(), None)
-    assert [one.ranks for one in same_targets(view)] == found
-    assert list(same_data(view)) == []
 
 
 def test_losses_in_half_precision_are_often_equal_by_chance() -> None:

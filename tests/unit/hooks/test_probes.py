@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,19 +115,6 @@ def test_the_norm_of_gradients_is_looked_at_and_other_small_numbers_are_not(watc
     assert found == [("nan grad parameter 1", 1), ("nan", 2)]
     dist.send(torch.full((3,), float("nan")), dst=2)
     assert told(watched)[-1].a == 3
-
-
-def test_what_was_not_finite_before_the_first_such_loss_is_told_once(watched: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(4):
-        if step == 1:
-            with torch.no_grad():
-                model[1].weight[0, 3] = float("inf")
-        (model(torch.ones(2, 4)).mean() * float("nan" if step == 3 else 1)).backward()
-        optimizer.step()
-    found = [r for r in told(watched) if r.name.startswith("nan parameter")]
-    assert [(r.name, r.step, r.seq, r.a) for r in found] == [("nan parameter parameter 2", 1, 1, 1)]
 
 
 def test_the_parameter_is_named_at_the_optimizer_step(watched: Path) -> None:
@@ -300,30 +287,6 @@ def test_the_ops_that_made_a_loss_are_told(watched: Path) -> None:
         (10, "SumBackward0 PowBackward0 AccumulateGrad"),
         (20, "AddBackward0 MeanBackward0 PowBackward0 AccumulateGrad"),
     ]
-
-
-def told_targets(watched: Path, losses: Sequence[torch.Tensor]) -> list[int]:
-    """What is told of the targets of losses, one for each look."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.0)
-    for step in range(10 * len(losses)):
-        loss = losses[step // 10] if step % 10 == 0 else torch.ones(1, requires_grad=True)
-        loss.backward()
-        optimizer.step()
-    return [r.a for r in read_rank(watched).of(Kind.PROBE) if r.name.startswith("loss by ")]
-
-
-def test_the_targets_of_a_loss_are_told_where_they_say_anything(watched: Path) -> None:
-    """Equal ones by one number; not of one value throughout (a GAN's), nor what hooks packed."""
-    out = torch.randn(4, 3, requires_grad=True)
-    wanted, other = torch.tensor([0, 2, 1, 0]), torch.tensor([0, 2, 1, 1])
-    cross, pair = torch.nn.functional.cross_entropy, torch.nn.functional.mse_loss
-    losses = [cross(out, wanted), cross(out + 1, wanted) / 2, cross(out, other)]
-    losses.append(pair(out, torch.zeros(4, 3)))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (t,), lambda packed: packed[0]):
-        losses.append(cross(out, wanted))
-    first, again, third, *none = told_targets(watched, losses)
-    assert first == again != third != 0
-    assert none == [0, 0]
 
 
 def test_the_modules_of_a_replica_are_told_with_what_they_are_set_to(watched: Path) -> None:
