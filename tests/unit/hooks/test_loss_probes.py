@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield from fake_world(tmp_path, monkeypatch)
 
 
-def told_targets(watched: Path, losses: Sequence[torch.Tensor]) -> list[int]:
+def told_targets(watched: Path, losses: Sequence[torch.Tensor]) -> list[float]:
     """What is told of the targets of losses, one for each look."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.0)
     for step in range(10 * len(losses)):
@@ -44,7 +45,7 @@ def test_the_targets_of_a_loss_are_told_where_they_say_anything(watched: Path) -
 
 
 def test_what_was_not_finite_before_the_first_such_loss_is_told_once(watched: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    model: Any = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(4):
         if step == 1:
