@@ -1,5 +1,5 @@
-"""Await points of the tasks of an idle asyncio loop: their awaits are in no thread's stack. Reads
-frames of coroutines; runs nothing of the program."""
+"""Where the tasks of an event loop (asyncio's, trio's) stand that has nothing to run: their awaits
+are in no thread's stack. Reads frames of coroutines; runs nothing of the program."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from types import CoroutineType, FrameType, GeneratorType
 from typing import Any, Final
 
 from pardbg_agent.ctrl.agent_messages import Frame
-from pardbg_agent.wire import TASK_OF
+from pardbg_agent.wire import TASK_OF, TRIO_TASK_OF
 
 _LOOP: Final = "/asyncio/base_events.py"
 _RUNNER: Final = "/asyncio/runners.py"
+_TRIO: Final = "/trio/_core/_run.py"
 _DEPTH: Final = 8
 """Maximum frames from the loop's turn to its caller's ``run_until_complete``."""
 _MAX_TASKS: Final = 16
@@ -19,8 +20,8 @@ _MAX_AWAITS: Final = 64
 
 
 def awaited(frame: FrameType | None) -> list[Frame]:
-    """Return the frames that the main task of a thread's loop awaits in, outermost first; empty if
-    a task runs, or the thread runs no asyncio loop."""
+    """Return the frames that the main task of a thread's loop awaits in, outermost first; empty
+    where a task runs, or the thread runs no loop that is known."""
     return _awaits(_loop(frame)[1])
 
 
@@ -28,19 +29,35 @@ def other_tasks(frame: FrameType | None) -> list[tuple[str, list[Frame]]]:
     """Return (name, awaits) of the tasks of a thread's loop that its main task does not wait for;
     one of several tasks at the same place."""
     loop, main = _loop(frame)
-    tasks = sys.modules.get("asyncio.tasks")
-    if loop is None or tasks is None:
-        return []
-    try:
-        every = [task for task in tasks.all_tasks(loop) if type(task) in _kinds(tasks)]
-    except RuntimeError:  # other threads make tasks all the time
-        return []
     mains, found = _awaits(main), dict[tuple[Frame, ...], str]()
-    for task in sorted(every, key=lambda task: (len(task.get_name()), task.get_name())):
+    every = ((_name(task), task) for task in _all_tasks(loop))
+    for name, task in sorted(every, key=lambda named: (len(named[0]), named[0])):
         awaits = _awaits(task)
         if awaits and awaits != mains[-len(awaits) :]:
-            found.setdefault(tuple(awaits), TASK_OF + task.get_name())
+            found.setdefault(tuple(awaits), name)
     return [(name, list(awaits)) for awaits, name in found.items()][:_MAX_TASKS]
+
+
+def _all_tasks(loop: Any) -> list[Any]:
+    tasks, runner = sys.modules.get("asyncio.tasks"), _trio("Runner")
+    try:
+        if loop is not None and type(loop) is runner:
+            return list(loop.tasks)
+        every = tasks.all_tasks(loop) if loop is not None and tasks is not None else ()
+        return [task for task in every if type(task) in _kinds(tasks)]
+    except RuntimeError:  # other threads make tasks all the time
+        return []
+
+
+def _name(task: Any) -> str:
+    if type(task) is _trio("Task"):
+        return TRIO_TASK_OF + task.name.rpartition(".")[2]
+    return TASK_OF + str(task.get_name())
+
+
+def _trio(name: str) -> Any:
+    """Return a class of trio's; None where the program has not imported it."""
+    return getattr(sys.modules.get("trio._core._run"), name, None)
 
 
 def _loop(frame: FrameType | None) -> tuple[Any, Any]:
@@ -50,6 +67,9 @@ def _loop(frame: FrameType | None) -> tuple[Any, Any]:
         return None, None
     if _is(frame, "run", _RUNNER):  # a loop in C, as uvloop's
         return getattr(frame.f_locals.get("self"), "_loop", None), frame.f_locals.get("task")
+    if _is(turn, "run", _TRIO) and frame.f_code.co_name == "get_events":
+        runner = turn.f_locals.get("runner")
+        return runner, getattr(runner, "main_task", None)
     if frame.f_code.co_name != "select" or not _is(turn, "_run_once", _LOOP):
         return None, None
     at: FrameType | None = turn
@@ -69,9 +89,15 @@ def _kinds(tasks: Any) -> tuple[Any, ...]:
 
 
 def _awaits(task: Any) -> list[Frame]:
-    """Return the frames of a task and of the tasks it waits for, if they are asyncio's own."""
+    """Follow a task, and the task that it waits for, as long as they are asyncio's own, or trio's:
+    at the end of a nursery, one of its children."""
     tasks, out = sys.modules.get("asyncio.tasks"), list[Frame]()
     for _ in range(_MAX_TASKS):
+        if type(task) is _trio("Task"):
+            out += _frames(task.coro)
+            ends = any(function == "_nested_child_finished" for _, _, function in out[-2:])
+            task = _child(task) if ends else None
+            continue
         if type(task) not in _kinds(tasks) or task.done():
             break
         out += _frames(task.get_coro())
@@ -80,6 +106,15 @@ def _awaits(task: Any) -> list[Frame]:
             waits = (child for child in getattr(task, "_children", ()) if not child.done())
             task = next(waits, None)
     return out
+
+
+def _child(task: Any) -> Any:
+    """Return a task that the innermost nursery of one of trio's waits for."""
+    nurseries: list[Any] = task.child_nurseries
+    try:
+        return min(nurseries[-1].child_tasks, key=lambda child: child.name)
+    except (IndexError, ValueError, RuntimeError):  # there is none any more
+        return None
 
 
 def _frames(of: Any) -> list[Frame]:

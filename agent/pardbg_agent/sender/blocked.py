@@ -64,7 +64,12 @@ _UNTOUCHED: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 """Type with which Python's socket leaves its descriptor as it is: otherwise, with a default
 timeout, it makes the descriptor non-blocking for the program, too."""
 _OPENS_FIFO: Final = ("wait_for_partner", "fifo_open")
-"""Kernel functions in which the opening of a FIFO waits for its other end."""
+"""Where the kernel lets who opens a FIFO wait for its other end."""
+_READS: Final = frozenset({"x86_64": ("0",), "aarch64": ("63",)}.get(platform.machine(), ()))
+_PRIVATE: Final = 128
+"""Flag of a futex that threads of one process share: no queue between processes has it."""
+_FILE_LOCKS: Final = "/filelock/"
+_LOADER, _POOL = "/torch/utils/data/dataloader.py", "/multiprocessing/pool.py"
 _OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
 
 
@@ -190,12 +195,16 @@ def _within(function: str) -> str:
 
 
 def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
-    """Return (kind, file, other process and its activity, separated by tabs): the link of a file
-    descriptor tells its kind; torch's lock files and loaders are known by their frames."""
-    if frame.f_code.co_filename.endswith(_BATON) and frame.f_code.co_name == "wait":
+    """Return (kind, file, other process and what it does, by tabs): what a file descriptor is, its
+    link says; torch's lock files, polled locks, loaders and pools are known by their frames."""
+    code = frame.f_code
+    if code.co_filename.endswith(_BATON) and code.co_name == "wait":
         path = str(getattr(frame.f_locals.get("self"), "lock_file_path", ""))
         held = any(_is_open_in(pid, path) for pid in os.listdir("/proc") if pid.isdigit())
         return "lock file", f"{path[:_MAX_TEXT]}\t\t{'held' if held else ''}"
+    if kind == "sleep" and _FILE_LOCKS in code.co_filename:
+        path = os.path.abspath(str(frame.f_locals.get("lock_filename", "")))
+        return "file lock", f"{path[:_MAX_TEXT]}\t{_locked_by(path)}\t"
     if kind in ("poll", "lock", "fd", "socket") and (worker := _busy_worker(frame)):
         return "worker", "\t" + worker
     if kind not in ("fd", "file lock"):
@@ -206,6 +215,8 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
         return kind, f"{path[:_MAX_TEXT]}\t{holder or ''}\t"
     if path.startswith(("socket:", "pipe:")):
         return ("terminal" if fd == 0 else path.partition(":")[0]), ""  # it asks on stdin
+    if "pipe_" in read_text(f"/proc/self/task/{os.getpid()}/wchan"):  # of a name: a FIFO
+        return "pipe", path[:_MAX_TEXT]
     return ("terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "file"), path[:_MAX_TEXT]
 
 
@@ -252,14 +263,28 @@ def _process_at(here: object, there: object) -> str:
     host; empty: none of them."""
     if not (isinstance(here, tuple) and isinstance(there, tuple) and here[0] == there[0]):
         return ""
-    ends, own, above = [f"{at[1]:04X}" for at in (here, there)], os.getpid(), os.getppid()
+    ends = [f"{at[1]:04X}" for at in (here, there)]
     table = [
         row.split() for row in read_text(f"/proc/net/tcp{'6' * (':' in here[0])}").splitlines()
     ]
     inodes = [row[9] for row in table if [at.rpartition(":")[2] for at in row[1:3]] == ends]
-    pids = read_text(f"/proc/{above}/task/{above}/children").split()[:_MAX_CHILDREN]
     links = [f"socket:[{inode}]" for inode in inodes]
-    return next((p for p in pids if int(p) != own and any(_is_open_in(p, at) for at in links)), "")
+    return next((p for p in _siblings() if any(_is_open_in(p, at) for at in links)), "")
+
+
+def _siblings() -> list[str]:
+    """Return the other processes of its launcher."""
+    above, own = os.getppid(), str(os.getpid())
+    pids = read_text(f"/proc/{above}/task/{above}/children").split()[:_MAX_CHILDREN]
+    return [pid for pid in pids if pid != own]
+
+
+def _locked_by(path: str) -> str:
+    """Return which of its launcher's processes has a file open and a lock on a file, as one that
+    keeps it has; empty: none of them."""
+    rows = (line.split() for line in read_text("/proc/locks").splitlines())
+    holders = {row[4] for row in rows if len(row) > 4 and row[1] != "->"}
+    return next((p for p in _siblings() if p in holders and _is_open_in(p, path)), "")
 
 
 def _asked(number: int, words: list[bytes]) -> str:
@@ -277,24 +302,59 @@ def _address(of: object) -> str:
 
 
 def _busy_worker(frame: FrameType | None) -> str:
-    """Return process and call of a busy loader worker, preferably a stopped one, if the frame waits
-    for a loader: for its queue, or inside it for a tensor's descriptor."""
+    """Return process and call of a worker that works, rather of one that is stopped, by a tab, if
+    the frame waits for a loader (for its queue, or in one for a tensor's descriptor) or a pool of
+    multiprocessing's. Where all of a pool wait for work: that they do."""
     for _ in range(_LOADER_DEPTH):
         if frame is None or frame.f_code.co_name == "_try_get_data":
             break
+        if frame.f_code.co_filename.endswith(_POOL):
+            return _of_pool(getattr(frame.f_locals.get("self"), "_pool", None))
         frame = frame.f_back
-    if frame is None or not frame.f_code.co_filename.endswith("/torch/utils/data/dataloader.py"):
+    if frame is None or not frame.f_code.co_filename.endswith(_LOADER):
         return ""
-    children = read_text(f"/proc/self/task/{os.getpid()}/children").split()[:_MAX_CHILDREN]
-    for pid in children:
+    return _working(_children(), ("poll", "child"))
+
+
+def _children() -> list[str]:
+    return read_text(f"/proc/self/task/{os.getpid()}/children").split()[:_MAX_CHILDREN]
+
+
+def _of_pool(pool: object) -> str:
+    """``pool``: what a result of multiprocessing's belongs to. One of its workers reads the pipe of
+    tasks, the others wait to."""
+    queue = getattr(getattr(pool, "_inqueue", None), "_reader", None)
+    try:
+        pids = [str(one.pid) for one in list(getattr(pool, "_pool", ()))[:_MAX_CHILDREN]]
+        link = os.readlink(f"/proc/self/fd/{queue.fileno()}") if queue is not None else ""
+    except (AttributeError, ValueError):  # it is closed
+        return ""
+    reads = [pid for pid in pids if link and _reads(pid, link)]
+    others = [pid for pid in pids if pid not in reads]
+    return _working(others, ()) or ("\tidle" if reads else "")
+
+
+def _reads(pid: str, link: str) -> bool:
+    words = read_text(f"/proc/{pid}/syscall").split()
+    with contextlib.suppress(OSError):
+        if words[:1] and words[0] in _READS:
+            return os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}") == link
+    return False
+
+
+def _working(pids: list[str], idle: tuple[str, ...]) -> str:
+    """Return process and call of the first that stands in none of these calls, nor in a lock that
+    processes share."""
+    for pid in pids:
         if read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["T"]:
             return f"{pid}\tstopped"
-    for pid in children:
-        number, _, _ = read_text(f"/proc/{pid}/syscall").partition(" ")
-        if number and not number.startswith("-"):
-            kind = "running" if not number.isdigit() else _CALLS.get(int(number), "another call")
-            if kind not in ("poll", "lock", "child"):
-                return f"{pid}\t{kind}"
+    for pid in pids:
+        words = read_text(f"/proc/{pid}/syscall").split()
+        if words and not words[0].startswith("-"):
+            known = _CALLS.get(int(words[0]), "another call") if words[0].isdigit() else "running"
+            shared = known == "lock" and not int(words[2], 16) & _PRIVATE
+            if known not in idle and not shared:
+                return f"{pid}\t{known}"
     return ""
 
 

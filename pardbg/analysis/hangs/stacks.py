@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pardbg.store.definitions import Frame
 from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
-from pardbg_agent.wire import TASK_OF
+from pardbg_agent.wire import TASK_OF, TRIO_TASK_OF
 
 _PACKAGES: Final = "-packages/"
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
@@ -44,8 +44,8 @@ def program(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def whose(thread: str) -> str:
-    """Return ``thread writer``, or ``asyncio task Task-7`` for a task listed among the threads."""
-    return thread if thread.startswith(TASK_OF) else f"thread {thread}"
+    """Return ``thread writer``, or ``asyncio task Task-7`` of what stands among the threads."""
+    return thread if thread.startswith((TASK_OF, TRIO_TASK_OF)) else f"thread {thread}"
 
 
 def place(frames: Sequence[Frame]) -> str | None:

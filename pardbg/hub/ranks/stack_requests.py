@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pardbg.analysis.hangs.locks import MAX_TEXT, lock_waits
-from pardbg.analysis.hangs.stacks import is_user
+from pardbg.analysis.hangs.stacks import is_user, waits_in_op
 from pardbg.events.commands import StackGroup, WhereFound
 from pardbg.hub.ctrl_messages import Looked
 from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, Stacks, Thread
@@ -31,10 +31,9 @@ ELSEWHERE_NS: Final = 7_000_000_000
 MAX_FRAMES: Final = 256
 WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
                   "/concurrent/futures/thread.py", "/asyncio/threads.py")  # fmt: skip
-"""Files in which a thread waits for another thread."""
-_LOOP: Final = WAITING[3]
-"""File in which an event loop waits, with awaits below, for a thread that it gave work to."""
-IN_OPS: Final = ("wait", "op", "call")
+"""Files in which a thread stands that waits for another thread."""
+_LOOPS: Final = (WAITING[3], "/trio/_core/_io_epoll.py")
+"""... or, with awaits below, for one that its event loop gave work to."""
 MAX_OUTSIDE: Final = 32
 """Maximum number of processes inspected from outside per request."""
 
@@ -193,15 +192,15 @@ def speaking(threads: Sequence[Thread]) -> Thread | None:
     main = next((t for t in threads if t.main), threads[0] if threads else None)
     if main is None or main.inside or not main.frames:
         return main
-    idle = any(file.endswith(_LOOP) for file, _, _ in main.frames)
+    idle = any(file.endswith(_LOOPS) for file, _, _ in main.frames)
     if not idle and not main.frames[-1][0].endswith(WAITING):
         return main
-    return next((t for t in threads if t.inside in IN_OPS), main)
+    return next((t for t in threads if t is not main and waits_in_op(t.frames, t.inside)), main)
 
 
 def telling(thread: Thread) -> bool:
-    """Return whether a thread stands in an op, or somewhere in the program."""
-    return thread.inside in IN_OPS or any(map(is_user, thread.frames))
+    """Return whether it stands in an op, or somewhere in the program."""
+    return waits_in_op((), thread.inside) or any(map(is_user, thread.frames))
 
 
 def py_spy(pid: int) -> tuple[Thread, ...]:

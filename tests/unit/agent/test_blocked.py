@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from pardbg_agent.control import inspect
+from pardbg_agent.control import awaiting, inspect
+from pardbg_agent.sender import blocked
 from pardbg_agent.sender.blocked import Blocked
 from pardbg_agent.wire import TASK_OF
 
@@ -60,15 +62,15 @@ class Seen:
 def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 0) -> Seen:
     """Look until something is seen of a call of the main thread, then end it."""
     core: Any = Seen()
-    blocked = Blocked(core)
+    looks_at = Blocked(core)
 
     def look() -> None:
         until = time.monotonic() + 20
         while not core.records and time.monotonic() < until:
-            blocked._due_ns = 0
-            blocked.look(sent)
-        blocked._due_ns = 0
-        blocked.look(sent + core.records)  # nothing has moved: no second record
+            looks_at._due_ns = 0
+            looks_at.look(sent)
+        looks_at._due_ns = 0
+        looks_at.look(sent + core.records)  # nothing has moved: no second record
         ends()
 
     thread = threading.Thread(target=look)
@@ -77,7 +79,7 @@ def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 
         call()
     finally:
         thread.join()
-        blocked.close()
+        looks_at.close()
     return core
 
 
@@ -228,6 +230,53 @@ def test_a_fifo_that_nobody_opens_at_its_other_end(tmp_path: Path, mode: int) ->
     assert kind_and_place(core) == ("file", f"{path}\t\tfifo", "opens")
 
 
+def test_a_fifo_that_nobody_writes_into_is_a_pipe_with_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    fifo = os.open(path, os.O_RDWR)
+
+    def reads() -> None:
+        os.read(fifo, 1)
+
+    core = seen_in(reads, lambda: os.write(fifo, b"x"))
+    os.close(fifo)
+    assert kind_and_place(core) == ("pipe", str(path), "reads")
+
+
+CALLS = {
+    "waits": "__import__('os').read(0, 1)",
+    "sleeps": "__import__('time').sleep(60)",
+    "locks": "l = __import__('threading').Lock(); l.acquire(); l.acquire()",
+}
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [(("waits",), "\tidle"), (("waits", "sleeps"), "1\tsleep"), (("waits", "locks"), "1\tlock")],
+)
+def test_what_the_workers_of_a_pool_do(workers: tuple[str, ...], told: str) -> None:
+    """All of one that was killed wait for tasks: the one that it had is gone."""
+    reader, writer = os.pipe()
+    pool: Any = SimpleNamespace(
+        _inqueue=SimpleNamespace(_reader=SimpleNamespace(fileno=lambda: reader)),
+        _pool=[
+            subprocess.Popen([sys.executable, "-c", CALLS[what]], stdin=reader) for what in workers
+        ],
+    )
+    try:
+        until, found = time.monotonic() + 20, ""
+        while found != told and time.monotonic() < until:
+            number, _, does = blocked._of_pool(pool).partition("\t")
+            numbers = [str(one.pid) for one in pool._pool]
+            found = f"{numbers.index(number) if number else ''}\t{does}"
+        assert found == told
+    finally:
+        for child in pool._pool:
+            child.kill()
+            child.wait()
+        os.close(reader), os.close(writer)
+
+
 def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> None:
     """Through the task that it waits for, and one of several that it gathers: what ended is not
     waited for. Further tasks are told beside it: of three at one place one."""
@@ -259,6 +308,46 @@ def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> No
     assert told == [("other-8", "beside")]
 
 
+def test_a_loop_of_trio_with_nothing_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that waits for those of its nursery stands where one of these does."""
+    told: list[Any] = []
+
+    class Task(SimpleNamespace): ...
+
+    class Runner(SimpleNamespace): ...
+
+    @types.coroutine
+    def pause() -> Any:
+        yield
+
+    async def stands() -> None:
+        await pause()
+
+    async def logs() -> None:
+        await pause()
+
+    async def _nested_child_finished() -> None:
+        await pause()
+
+    def get_events() -> None:
+        frame = sys._getframe()
+        told.extend(frame[2] for frame in awaiting.awaited(frame))
+        told.append([name for name, _ in awaiting.other_tasks(frame)])
+
+    child = Task(name="train.feed", coro=stands(), child_nurseries=[])
+    beside = Task(name="train.logs", coro=logs(), child_nurseries=[])
+    nursery = SimpleNamespace(child_tasks=[child])
+    main = Task(name="train.main", coro=_nested_child_finished(), child_nurseries=[nursery])
+    for task in (child, beside, main):
+        task.coro.send(None)
+    monkeypatch.setitem(sys.modules, "trio._core._run", SimpleNamespace(Task=Task, Runner=Runner))
+    code = compile("def run(runner, get_events): get_events()", "/trio/_core/_run.py", "exec")
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    namespace["run"](Runner(tasks=[child, beside, main], main_task=main), get_events)
+    assert told == ["_nested_child_finished", "pause", "stands", "pause", ["trio task logs"]]
+
+
 def test_a_lock_of_the_process() -> None:
     lock = threading.Lock()
     lock.acquire()
@@ -273,11 +362,11 @@ def test_each_look_at_one_stay_counts_once_it_is_over() -> None:
     """Seven looks while nothing is sent but the first one's record, then others have been."""
     lock, core = threading.Lock(), Seen()
     lock.acquire()
-    blocked = Blocked(core)  # type: ignore[arg-type]
+    looks_at = Blocked(core)  # type: ignore[arg-type]
 
     def look(sent: int) -> None:
-        blocked._due_ns = 0
-        blocked.look(sent)
+        looks_at._due_ns = 0
+        looks_at.look(sent)
 
     def looks() -> None:
         until = time.monotonic() + 20
@@ -295,7 +384,7 @@ def test_each_look_at_one_stay_counts_once_it_is_over() -> None:
     lock.acquire()
     thread.join()
     look(12)
-    blocked.close()
+    looks_at.close()
     assert core.more[:4] == [0, 6, 0, 1]
 
 
@@ -303,16 +392,16 @@ def test_looks_at_one_place_are_not_the_next_ones() -> None:
     """From one lock straight into another: nothing is sent between the two."""
     first, second, core = threading.Lock(), threading.Lock(), Seen()
     first.acquire(), second.acquire()
-    blocked = Blocked(core)  # type: ignore[arg-type]
+    looks_at = Blocked(core)  # type: ignore[arg-type]
 
     def look_until(enough: Callable[[], bool]) -> None:
         until = time.monotonic() + 20
         while not enough() and time.monotonic() < until:
-            blocked._due_ns = 0
-            blocked.look(core.records)
+            looks_at._due_ns = 0
+            looks_at.look(core.records)
 
     def looks() -> None:
-        look_until(lambda: blocked._more == 3)
+        look_until(lambda: looks_at._more == 3)
         first.release()
         look_until(lambda: core.records == 3)
         second.release()
@@ -325,7 +414,7 @@ def test_looks_at_one_place_are_not_the_next_ones() -> None:
     thread.start()
     into_both()
     thread.join()
-    blocked.close()
+    looks_at.close()
     assert core.more[0] == core.more[2] == 0 and core.more[1] >= 3
     assert core.names[0] == core.told[1] != core.told[2]
 
@@ -334,14 +423,14 @@ def test_long_turns_of_the_interpreter_hold_no_heartbeat_up() -> None:
     """Whether it waits for the interpreter would show in 25 s: then it is not looked for."""
     lock, core = threading.Lock(), Seen()
     lock.acquire()
-    blocked = Blocked(core)  # type: ignore[arg-type]
+    looks_at = Blocked(core)  # type: ignore[arg-type]
     took: list[float] = []
 
     def looks() -> None:
         begun = time.monotonic()
         for _ in range(20):
-            blocked._due_ns = 0
-            blocked.look(0)
+            looks_at._due_ns = 0
+            looks_at.look(0)
         took.append(time.monotonic() - begun)
         lock.release()
 
@@ -354,14 +443,14 @@ def test_long_turns_of_the_interpreter_hold_no_heartbeat_up() -> None:
         thread.join()
     finally:
         sys.setswitchinterval(before)
-        blocked.close()
+        looks_at.close()
     assert core.records == 0 and took[0] < 1
 
 
 def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
     """Four others compute; the main thread computes too, and mostly waits for its turn."""
     core, over = Seen(), threading.Event()
-    blocked = Blocked(core)  # type: ignore[arg-type]
+    looks_at = Blocked(core)  # type: ignore[arg-type]
 
     def compute() -> None:
         while not over.is_set():
@@ -370,8 +459,8 @@ def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
     def look() -> None:
         for _ in range(12):
             time.sleep(0.02)  # as between heartbeats, others go on
-            blocked._due_ns = 0
-            blocked.look(0)
+            looks_at._due_ns = 0
+            looks_at.look(0)
         over.set()
 
     threads = [threading.Thread(target=of) for of in (*[compute] * 4, look)]
@@ -380,11 +469,13 @@ def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
     compute()
     for thread in threads:
         thread.join()
-    blocked.close()
+    looks_at.close()
     assert core.names == []
 
 
-def test_a_lock_on_a_file_names_its_holder(tmp_path: Path) -> None:
+def test_a_lock_on_a_file_names_its_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its holder has to be looked for, as of a lock that is polled: who has the file
+    open without a lock on it is none."""
     path = tmp_path / "shared"
     ready, go_on = os.pipe(), os.pipe()
     path.touch()
@@ -397,6 +488,8 @@ def test_a_lock_on_a_file_names_its_holder(tmp_path: Path) -> None:
         os._exit(0)
     os.read(ready[0], 1)
     with path.open() as file:
+        monkeypatch.setattr(blocked, "_siblings", lambda: [str(os.getpid()), str(child)])
+        assert blocked._locked_by(str(path)) == str(child)
 
         def wants() -> None:
             fcntl.flock(file, fcntl.LOCK_EX)

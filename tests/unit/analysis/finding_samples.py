@@ -84,7 +84,9 @@ BLOCKED: Final = (
     Blocking("socket", "10.0.0.1:80"),
     Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
     Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
-    *(Blocking("worker", "", 9, does) for does in ("sleep", "running", "socket", "stopped")),
+    *(Blocking("worker", "", 9, does) for does in
+      ("sleep", "running", "socket", "stopped", "lock", "idle")),
+    Blocking("pipe", "/data/fifo"), Blocking("full pipe", "/data/fifo"),
 )  # fmt: skip
 
 

@@ -170,14 +170,18 @@ def test_what_is_said_has_equal_stacks_together() -> None:
     ("files", "waits"),
     [(("train.py", "/lib/asyncio/base_events.py", "/lib/selectors.py", "train.py"), True),
      (("train.py", "/lib/asyncio/runners.py", "train.py", "/lib/asyncio/threads.py"), True),
+     (("train.py", "/lib/trio/_core/_io_epoll.py", "train.py"), True),
      (("train.py", "/lib/asyncio/base_events.py", "train.py"), False)],
 )  # fmt: skip
+@pytest.mark.parametrize("inside", ["op", ""])
 def test_a_thread_in_an_op_speaks_where_the_main_threads_event_loop_waits(
-    files: tuple[str, ...], waits: bool
+    files: tuple[str, ...], waits: bool, inside: str
 ) -> None:
-    """As one of asyncio.to_thread; not where a coroutine blocks the loop."""
+    """As one of asyncio.to_thread, in a backward too; not where a coroutine blocks the loop."""
     main = Thread("MainThread", True, tuple((file, 1, "f") for file in files))
-    sums = Thread("asyncio_0", frames=(("train.py", 9, "sums"),), inside="op")
+    line = ("/torch/autograd/graph.py", 9, "_engine_run_backward")
+    sums = Thread("asyncio_0", frames=(line if not inside else ("train.py", 9, "sums"),),
+                  inside=inside)  # fmt: skip
     assert speaking([main, sums]) is (sums if waits else main)
 
 

@@ -127,6 +127,11 @@ class Absence:
         return self.idle and self.doing != "device" and call in (None, "lock", "sleep", "poll")
 
     @property
+    def in_lock(self) -> bool:
+        """Return whether it waits for a lock."""
+        return self.idle and self.blocking is not None and self.blocking.call == "lock"
+
+    @property
     def holder(self) -> int | None:
         """Return the rank that holds the file lock, or has the other end of the socket, that this
         rank waits for; None: not known."""

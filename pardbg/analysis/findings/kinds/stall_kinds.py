@@ -70,20 +70,22 @@ class MissingRank(Stalled):
         return direct, tuple(r for r in self.victims if r not in direct and r not in culprits)
 
     def text(self, about: Candidate) -> str:
-        many, holder = len(about.culprits) > 1, self.absences[0].holder
-        reasons = {self._reason(absence, many) for absence in self.absences}
+        holder = self.absences[0].holder
+        of = about.culprits if holder is None else self.blamed
+        many, each = len(of) > 1, holder is not None and len(of) > 1
+        reasons = {self._reason(absence, many and not each) for absence in self.absences}
         (op, ranks), *others = self._by_op()
         waited = duration(self.until_ns - self.waits[0].since_ns)
-        text = (
-            f"{ranks_text(ranks)} {self.verb(ranks)} {waited} in {op} for "
-            f"{ranks_text(about.culprits if holder is None else self.blamed)}"
-        )
+        text = f"{ranks_text(ranks)} {self.verb(ranks)} {waited} in {op} for {ranks_text(of)}"
         if len(reasons) == 1:
-            text += f", which {reasons.pop()}.{self.absences[0].beside(many)}"
+            text += (
+                f"{': each' if each else ', which'} {reasons.pop()}.{self.absences[0].beside(many)}"
+            )
         else:
             text += f".{self._each(about.culprits)}"
         if holder in self.victims:
-            text += f" Rank {holder} waits for rank {self.blamed[0]}: neither gets on."
+            gets_on = "none gets on" if each else "neither gets on"
+            text += f" Rank {holder} waits for {ranks_text(of)}: {gets_on}."
         for op, ranks in others:
             text += f" {ranks_text(ranks).capitalize()} {self.verb(ranks)} in {op}."
         if indirect := self.waiting(about.culprits)[1]:
@@ -132,9 +134,10 @@ class MissingRank(Stalled):
             (rank, absence) for one, part in zip(same, parts, strict=False)
             for rank, absence in zip(one.culprits, part.absences, strict=False)
         ]  # fmt: skip
-        culprits = tuple(sorted(rank for one in same for rank in one.culprits))
+        culprits = tuple(sorted({rank for one in same for rank in one.culprits}))
         absences = tuple(absence for _, absence in sorted(known, key=lambda pair: pair[0]))
-        facts = replace(self, absences=absences)
+        blamed = tuple(sorted({rank for part in parts for rank in part.blamed}))
+        facts = replace(self, absences=absences, blamed=blamed)
         if self.absences[0].doing == "cut off":
             waits = sorted((w for part in parts for w in part.waits), key=lambda w: w.since_ns)
             victims = sorted({rank for part in parts for rank in part.victims})

@@ -188,6 +188,8 @@ def activity_ns(view: View, rank: int, found: Absence) -> float:
         usual = _MOVES_NS
     elif found.doing == "checkpoint":
         usual = 0 if found.asleep else _FILES_NS
+    elif found.doing == "importing" and found.in_lock:  # for the import of another thread
+        usual = 0
     elif found.doing == "importing" or (found.doing == "compiling" and not found.asleep):
         usual = _IMPORTS_NS
     if not now.source and now.overloaded:
