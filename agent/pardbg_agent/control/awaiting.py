@@ -51,7 +51,7 @@ def _all_tasks(loop: Any) -> list[Any]:
 
 def _name(task: Any) -> str:
     if type(task) is _trio("Task"):
-        return TRIO_TASK_OF + task.name.rpartition(".")[2]
+        return TRIO_TASK_OF + str(task.name).rpartition(".")[2]
     return TASK_OF + str(task.get_name())
 
 

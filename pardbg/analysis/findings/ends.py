@@ -43,7 +43,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     Raised,
     ThreadRaised,
 )
-from pardbg.analysis.findings.stalls.absences import destroyed, last_op, left_out
+from pardbg.analysis.findings.stalls.absences import destroyed, last_op, left_out, unsent
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op, whole_place
@@ -274,11 +274,13 @@ def _nobody_failed(view: View, bad: Sequence[BadEnd]) -> Candidate:
 
 
 def _awaited(view: View, waiting: set[int], over: set[int]) -> dict[int, GroupKey]:
-    """Return rank -> group of a collective that it did not issue and a rank of ``waiting`` did, for
-    ranks that are not ``over``."""
+    """Return rank -> the group of a collective that it has not come to and one of ``waiting`` has,
+    or of a message that it has not sent, of the ranks that are not ``over``."""
     rows = (row for row in newest_collectives(view) if row.verdict == "missing rank")
-    return {rank: row.key for row in rows if not waiting.isdisjoint(row.issued)
-            for rank in row.missing if rank in view.ranks and rank not in over}  # fmt: skip
+    rows = (row for row in rows if not waiting.isdisjoint(row.issued))
+    found = {row.src: row.key for row in unsent(view, waiting)}
+    found |= {rank: row.key for row in rows for rank in row.missing}
+    return {rank: found[rank] for rank in found.keys() & view.ranks.keys() - over}
 
 
 def _left_early(
@@ -302,20 +304,18 @@ def _went_early(
     went = left or tuple(destroyed_at)
     abrupt = bool(left) and all(view.ranks[rank].leaving_ns is None for rank in left)
     times = [t for r in left if (t := left_ns(view, r)) is not None]
+    messages = unsent(view, _ranks(bad))
     return Candidate(
         kind="missing-rank", ranks=_ranks(bad), culprits=went, last_resort=True,
         t_ns=min(times, default=bad[0].t_ns),
         where=None if left else destroyed_at[went[0]] or None,
         facts=LeftEarly(
-            abrupt, *last_op(view, went[0]), normal=_all_well(view, left), destroyed=not left,
+            abrupt, *last_op(view, went[0]), destroyed=not left,
+            normal=all(view.ranks[rank].exit_code == 0 for rank in left),
             left_out=left_out(view, went[0]) if len(went) == 1 else None,
+            unsent=next(((m.dst, m.order) for m in messages if (m.src,) == left), None),
         ),
     )  # fmt: skip
-
-
-def _all_well(view: View, ranks: tuple[int, ...]) -> bool:
-    """Return whether all these ranks are known to have exited with code 0."""
-    return all(view.ranks[rank].exit_code == 0 for rank in ranks)
 
 
 def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:

@@ -194,12 +194,21 @@ def wait_graph(view: View) -> WaitGraph:
         for op in messages if on_host and len(messages) == len(ops) else ():
             if _is_met(view, op, reached):
                 whole.setdefault((*op.key, *sorted(op.members)), []).append(op)
+    waits += _for_anybody([op for op in met if op.peer < 0 and within[op.rank]], waits)
     unsure = sorted({w.rank for w in waits} - seen_inside)
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
         tuple(sorted(alone, key=lambda op: op.since_ns)), tuple(unsure),
         tuple(sorted(met, key=lambda op: op.since_ns)),
     )  # fmt: skip
+
+
+def _for_anybody(receives: Sequence[PendingOp], waits: Sequence[Wait]) -> list[Wait]:
+    """Return the waits of ranks that receive from any rank: each other one waits, too, so nobody
+    is left to send."""
+    standing = {one.rank for one in (*receives, *waits)}
+    found = (Wait(op.rank, op, tuple(r for r in op.group.ranks if r != op.rank)) for op in receives)
+    return [wait for wait in found if standing.issuperset(wait.missing)]
 
 
 def _at_store(opened: Mapping[int, Sequence[PendingOp]]) -> dict[str, set[int]]:

@@ -225,6 +225,7 @@ def _ends() -> list[Candidate]:
         one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(normal=True), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
+        one("missing-rank", ends.LeftEarly(unsent=(1, 39)), (1,), (2,)),
         one("missing-rank", ends.LeftEarly(left_out=LeftOut(Label("dp"), 99, 100)), (0, 1), (2,)),
         one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
         one("missing-rank", ends.LeftEarly(destroyed=True), (0, 1), (2,), AT),

@@ -107,6 +107,28 @@ def test_a_rank_that_left_out_one_collective_is_told_apart_from_one_with_fewer_s
     assert (of and (of.issued, of.others)) == ((7, 8) if skips else None)
 
 
+@pytest.mark.parametrize("sent", [1, 2])
+def test_a_rank_that_sent_less_than_another_one_received_is_told_from_who_left_too(
+    sent: int,
+) -> None:
+    """Rank 2 receives twice from 1, which sent once; 0 and 1 have left. If 1 sent twice, nobody can
+    be told."""
+    trace = Trace(3)
+    for at in range(2):
+        trace.ranks[2].p2p("world", 1, False, 10 * at, 10 * at + 2 if at < sent else None)
+    for at in range(sent):
+        trace.ranks[1].p2p("world", 2, True, 10 * at, 10 * at + 1)
+    trace.flush()
+    for rank in (0, 1):
+        ends(trace, trace.ranks[rank], 90, code=0)
+    raises(trace.ranks[2], 95, CLOSED, IN_OP)
+    trace.end(300, code=1)
+    found = said(trace)["missing-rank"]
+    assert (found.culprits, facts(found, "unsent")) == (
+        ((1,), (2, 1)) if sent == 1 else ((0, 1), None)
+    )
+
+
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_an_address_of_the_life_before_is_told_after_a_restart(restarts: int) -> None:
     """torchrun's store keeps the addresses that gloo wrote there."""

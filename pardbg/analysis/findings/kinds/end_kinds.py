@@ -202,6 +202,8 @@ class LeftEarly(_Failure):
     destroyed: bool = False
     """Whether the ranks destroyed the group they shared with the others, and still run."""
     left_out: LeftOut | None = None
+    unsent: tuple[int, int] | None = None
+    """Rank that was in a receive from it, and number of messages that it had sent there."""
 
     def text(self, about: Candidate) -> str:
         left = about.culprits
@@ -214,11 +216,18 @@ class LeftEarly(_Failure):
             of = self.left_out
             text += f" It ended more steps, and issued {of.issued} collectives of {of.group}, not "
             return f"{text}{of.others} as they did: in some step it left out one."
+        if self.unsent is not None:
+            receiver, sent = self.unsent
+            return (
+                f"{text} Rank {receiver} waited for message {sent + 1} of it, and it sent {sent}."
+            )
         return text + _seen_last(left, self.last, self.last_at)
 
     def advice(self) -> str:
         if self.left_out is not None:
             return self.tries("left out")
+        if self.unsent is not None:
+            return self.tries("unsent")
         return self.tries("destroyed" if self.destroyed else "abrupt" if self.abrupt else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -10,11 +11,12 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
 from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.comm.op_rows import P2PRow
 from pardbg.analysis.comm.ops import Issue, group_label, issues_at
 from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
 from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing, LeftOut
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
-from pardbg.analysis.hangs.newest import newest_collectives
+from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, ran, seen
 from pardbg.store.definitions import GroupDef
@@ -147,6 +149,12 @@ def left_out(view: View, rank: int) -> LeftOut | None:
     numbers = [row.seq for row in of]
     group = Label(of[0].label or of[0].axis or of[0].group)
     return LeftOut(group, min(numbers), max(numbers) + 1)
+
+
+def unsent(view: View, waiting: Collection[int]) -> list[P2PRow]:
+    """Return the messages that ranks were to receive and known ones never sent, the first first."""
+    rows = [row for row in newest_messages(view) if row.send_ns is None and row.dst in waiting]
+    return sorted((row for row in rows if row.src in view.ranks), key=lambda row: row.order)
 
 
 def with_handled(view: View, found: Candidate) -> Candidate:
