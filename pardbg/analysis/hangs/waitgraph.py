@@ -206,7 +206,7 @@ def wait_graph(view: View) -> WaitGraph:
 def _for_anybody(receives: Sequence[PendingOp], waits: Sequence[Wait]) -> list[Wait]:
     """Return the waits of ranks that receive from any rank: each other one waits, too, so nobody
     is left to send."""
-    standing = {one.rank for one in (*receives, *waits)}
+    standing = {op.rank for op in receives} | {wait.rank for wait in waits}
     found = (Wait(op.rank, op, tuple(r for r in op.group.ranks if r != op.rank)) for op in receives)
     return [wait for wait in found if standing.issuperset(wait.missing)]
 
