@@ -194,21 +194,16 @@ def wait_graph(view: View) -> WaitGraph:
         for op in messages if on_host and len(messages) == len(ops) else ():
             if _is_met(view, op, reached):
                 whole.setdefault((*op.key, *sorted(op.members)), []).append(op)
-    waits += _for_anybody([op for op in met if op.peer < 0 and within[op.rank]], waits)
+    anybody = [op for op in met if op.peer < 0 and within[op.rank]]
+    standing = {op.rank for op in anybody} | {wait.rank for wait in waits}
+    froms = (Wait(op.rank, op, tuple({*op.group.ranks} - {op.rank})) for op in anybody)
+    waits += [wait for wait in froms if standing.issuperset(wait.missing)]  # nobody will send
     unsure = sorted({w.rank for w in waits} - seen_inside)
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
         tuple(sorted(alone, key=lambda op: op.since_ns)), tuple(unsure),
         tuple(sorted(met, key=lambda op: op.since_ns)),
     )  # fmt: skip
-
-
-def _for_anybody(receives: Sequence[PendingOp], waits: Sequence[Wait]) -> list[Wait]:
-    """Return the waits of ranks that receive from any rank: each other one waits, too, so nobody
-    is left to send."""
-    standing = {op.rank for op in receives} | {wait.rank for wait in waits}
-    found = (Wait(op.rank, op, tuple(r for r in op.group.ranks if r != op.rank)) for op in receives)
-    return [wait for wait in found if standing.issuperset(wait.missing)]
 
 
 def _at_store(opened: Mapping[int, Sequence[PendingOp]]) -> dict[str, set[int]]:
@@ -226,10 +221,9 @@ def _old(view: View, since_ns: int, floor: int) -> bool:
 
 
 def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
-    """Return whether the rank computes nothing, and so stands in one of its open ops.
-
-    On a device the host does not wait in an op but where it next needs a result, so there the stack
-    does not tell; instead the rank must stand still, or its device if its times are known.
+    """Return whether the rank computes nothing: it stands in one of its open ops.
+    On a device the host does not wait in an op but where it next needs a result, so there the
+    stack does not say; that the rank stands still does, or its device where its times are known.
     """
     now, on_host = seen(view, rank), all(op.group.backend in _HOST_WAITS for op in ops)
     device_ns = None if on_host else reached_ns(view, rank)
@@ -244,11 +238,10 @@ def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
 
 
 def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
-    """Return the rank's ops that are issued and not complete, oldest first; empty if the oldest is
-    open for less than PATIENCE_NS.
-
-    STATE knows how many are open and since when the oldest is; records know which. An op whose Work
-    was dropped without a wait has no completion record: it is not open any more.
+    """Return the rank's ops that are issued and not complete, oldest first; none where the oldest
+    is open for less than PATIENCE_NS.
+    STATE knows how many are open and since when the oldest is; records know which. An op whose
+    Work was dropped without a wait has no completion record: it is not open any more.
     """
     said = states(view).get(process.proc)
     since = 0
@@ -268,8 +261,7 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
 
 
 def _stamp(view: View, process: Process, *names: str) -> tuple[object, ...]:
-    """Return a value that changes when the process has more of these records or definitions;
-    results are kept until then."""
+    """Changes when the process has more of these records, or defines more."""
     rows = (view.rows(process, name) for name in names)
     return (
         len(process.groups), len(process.ops), view.store.part,
@@ -278,9 +270,8 @@ def _stamp(view: View, process: Process, *names: str) -> tuple[object, ...]:
 
 
 def _may_wait(view: View) -> dict[int, Process]:
-    """Return the ranks that may wait: STATE says so or, without a STATE, an op that was issued
-    PATIENCE_NS ago was not complete at the cursor. A search for candidates only; each is then
-    looked at row by row."""
+    """Ranks whose STATE says so, or where there is none, of whom something that was issued
+    PATIENCE_NS ago was not complete at the cursor."""
     said, ranks = states(view), view.ranks
     may = np.array([process.proc in said for process in ranks.values()], np.bool_)
     silent, of = np.flatnonzero(~may), np.array([*ranks.values(), None])
