@@ -40,6 +40,7 @@ def replay(session: Path, second: Path | None) -> None:
 def show_screens(session: Path, second: Path | None, need: str, start: str) -> None:
     """Show a recording, and a second one beside it; ``need``: advice if there is no terminal."""
     from pardbg.cli.headless import history_path
+    from pardbg.cli.rc import own_rc
     from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import open_session
     from pardbg.ui.app import PardbgApp
@@ -51,7 +52,7 @@ def show_screens(session: Path, second: Path | None, need: str, start: str) -> N
         other = (second.name, sources[1]) if second is not None else None
         PardbgApp(
             sources[0], None, title=session.name, replay=ReplayClock(), second=other,
-            history=history_path(), start_screen=start,
+            history=history_path(), start_screen=start, rc=own_rc(),
         ).run()  # fmt: skip
 
 

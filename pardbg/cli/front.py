@@ -224,11 +224,12 @@ def start(perform: Callable[[Sequence[str]], object]) -> None:
     """Show the start screen; ``perform`` the chosen command, and show the screen again."""
     from pardbg.cli.headless import default_session_path
     from pardbg.cli.learn import listed
+    from pardbg.cli.rc import own_rc
     from pardbg.ui.start_app import StartApp
 
     folder, said = default_session_path("run").parent, ""
     while True:
-        app = StartApp(lambda: entries(folder), str(folder), said, listed())
+        app = StartApp(lambda: entries(folder), str(folder), said, listed(), own_rc())
         app.run()
         if app.chosen is None:
             return

@@ -14,6 +14,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,22 +61,28 @@ def viewer_rc(rc_file: Path | None, no_rc: bool) -> Rc:
     """Return a viewer's first commands; may ask the user. Raises UserError for a named file."""
     named = named_rc(rc_file)
     if no_rc:
-        return named
-    found, problems = [], []
-    for path, shown, may_run in (
-        (user_rc(), _short(user_rc()), lambda text: True), (Path(RC_NAME), RC_NAME, _may_run)
-    ):  # fmt: skip
-        try:
-            text = _read(path, shown, own=True)
-            if may_run(text):
-                found += _lines(text, shown)
-            else:
-                problems.append(f"{shown}: not run; `--rc {shown}` runs it")
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            problems.append(f"{shown}: not read: {error.strerror or error}")
-    return Rc((*found, *named.lines), tuple(problems))
+        return replace(named, own=user_rc())
+    mine, here = own_rc(), _rc_at(Path(RC_NAME), RC_NAME, _may_run)
+    lines = (*mine.lines, *here.lines, *named.lines)
+    return Rc(lines, (*mine.problems, *here.problems), user_rc())
+
+
+def own_rc() -> Rc:
+    """Return the commands of the user's own file."""
+    path = user_rc()
+    return replace(_rc_at(path, _short(path), lambda text: True), own=path)
+
+
+def _rc_at(path: Path, shown: str, may_run: Callable[[str], bool]) -> Rc:
+    try:
+        text = _read(path, shown, own=True)
+    except FileNotFoundError:
+        return Rc()
+    except OSError as error:
+        return Rc((), (f"{shown}: not read: {error.strerror or error}",))
+    if may_run(text):
+        return Rc(tuple(_lines(text, shown)))
+    return Rc((), (f"{shown}: not run; `--rc {shown}` runs it",))
 
 
 def named_rc(rc_file: Path | None) -> Rc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from pardbg.session.reader import SessionError
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
-from pardbg.ui.commands.startup import History, Rc, run_rc
+from pardbg.ui.commands.startup import History, Rc, run_rc, split_rc
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
@@ -78,6 +79,8 @@ class PardbgApp(TerminalApp):
         )  # fmt: skip
         self._rc, self._history = rc or Rc(), History(history)
         self._history.load()
+        self.kept_in = self._rc.own
+        """The user's file, where settings are kept."""
         parts = (self, title, self.cursor, self.controller, self.engine, self._mark, start_screen,
                  self._history)  # fmt: skip
         self.main = MainScreen(*parts)
@@ -93,15 +96,28 @@ class PardbgApp(TerminalApp):
     def on_mount(self) -> None:
         self._in_thread(preload)  # while the first records are read
         self.take_colours()
+        rest = self._settle()
         self.engine.want(self.main.page.wanted())
         self.engine.start()
-        if self._rc.lines or self._rc.problems:
-            self.call_after_refresh(lambda: self._in_thread(self._begin_with))
+        if rest.lines or rest.problems:
+            self.call_after_refresh(lambda: self._in_thread(partial(self._begin_with, rest)))
 
-    def _begin_with(self) -> None:
+    def _settle(self) -> Rc:
+        """Take the settings of the ``.pardbgrc`` files; return what is left of them to do."""
+        settings, rest = split_rc(self._rc, self.main.live)
+        skipped = {"theme"} if self.has_few_colours else set()
+        skipped |= {"screens"} if isinstance(self.main, LessonScreen) else set()
+        wrong = [
+            f"{place}: {text}" for place, found in settings
+            if not {found.action.id, found.action.group} & skipped
+            and (text := self.main.attempt(found.action, found.argument))
+        ]  # fmt: skip
+        return replace(rest, problems=(*rest.problems, *wrong))
+
+    def _begin_with(self, rc: Rc) -> None:
         """Run the commands of the ``.pardbgrc`` files."""
         run_rc(
-            self._rc, self.controller.ask,
+            rc, self.controller.ask,
             lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
             lambda text, bad: self.call_from_thread(self.main.control.show_result, text, bad),
         )  # fmt: skip

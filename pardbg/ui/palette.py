@@ -1,4 +1,5 @@
-"""Styles of tokens in the dark, light and 16-colour palettes.
+"""Looks of style tokens: dark, light and 16-colour palettes, and the first two on the grounds of
+Textual's themes.
 
 Meaning never rests on colour alone: forward and backward carry letters, causes of idle carry
 characters, states carry signs. Forward is blue and backward orange, which stay apart for every
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import resources
+from typing import Final
 
 from rich.color import Color, blend_rgb
 from rich.segment import Segment
@@ -64,10 +66,10 @@ def style(palette: str, token: str, far: bool = False) -> Style:
     if PAIR in name:
         back, attribute = _look(palette, name.partition(PAIR)[2])[0], ""
     if mark + ending == EDGE:
-        return Style(color=_EDGE_COLOUR[palette], bgcolor=back or None)
+        return Style(color=_placed(palette, _edge(palette)), bgcolor=back or None)
     reverse = attribute == "reverse"
     if mark and not back:
-        back = _GROUND[mark + ending][palette]
+        back = _placed(palette, _GROUND[mark + ending][base_of(palette)])
         reverse = palette == "16" and mark + ending == SELECTED and not name.startswith("strip.")
         front = "" if reverse else front  # one bar, not one of many colours
     return Style(
@@ -79,7 +81,7 @@ def style(palette: str, token: str, far: bool = False) -> Style:
 def _dimmed(palette: str, look: Style) -> Style:
     if palette == "16":
         return Style(color="bright_black")
-    ground = Color.parse(_EDGE_COLOUR[palette]).get_truecolor()
+    ground = Color.parse(_placed(palette, _edge(palette))).get_truecolor()
 
     def near(colour: Color | None) -> Color | None:
         return colour and Color.from_triplet(blend_rgb(ground, colour.get_truecolor(), _FAR))
@@ -88,10 +90,44 @@ def _dimmed(palette: str, look: Style) -> Style:
 
 
 def _look(palette: str, token: str) -> tuple[str, str, str]:
-    table = _LOOKS[palette]
+    table = _LOOKS[base_of(palette)]
     while token not in table:
         token = token.rpartition(".")[0]
-    return table[token]
+    front, back, attribute = table[token]
+    return _placed(palette, front), _placed(palette, back), attribute
+
+
+def base_of(palette: str) -> str:
+    """Return the palette whose looks a theme has: its own, else dark or light."""
+    if palette in PALETTES:
+        return palette
+    return "dark" if BUILTIN_THEMES[palette].dark else "light"
+
+
+def _edge(palette: str) -> str:
+    return _EDGE_COLOUR[base_of(palette)]
+
+
+@lru_cache(maxsize=8192)
+def _placed(palette: str, colour: str) -> str:
+    """Return a colour as it stands on a theme's ground: what is near the ground in brightness moves
+    with it, and the ink for the focus is the theme's; other hues have a meaning and stay."""
+    if palette in PALETTES or not colour.startswith("#"):
+        return colour
+    theme = BUILTIN_THEMES[palette]
+    own = THEMES[not theme.dark]
+    if colour == own.primary:
+        return theme.primary
+    wanted, old, new, text = (
+        Tint.parse(one or "") for one in (colour, own.background, theme.background, own.foreground)
+    )
+    light, ground, ink = (rgb_to_lab(one).L for one in (wanted, old, text))
+    share = 1 - min(1.0, max(0.0, (light - ground) / (ink - ground)))
+    red, green, blue = (
+        round(is_ + (to - from_) * share)
+        for is_, from_, to in zip(wanted.rgb, old.rgb, new.rgb, strict=True)
+    )
+    return Tint(red, green, blue).clamped.hex
 
 
 class Nearest(LineFilter):
@@ -145,3 +181,9 @@ THEMES = (
         dark=True, ansi=True, variables=BUILTIN_THEMES["ansi-dark"].variables,
     ),
 )  # fmt: skip
+NAMES: Final = {
+    **{theme.name.removeprefix("pardbg-"): theme.name for theme in THEMES},
+    **{name: name for name, theme in sorted(BUILTIN_THEMES.items())
+       if (theme.background or "").startswith("#")},
+}  # fmt: skip
+"""Name of a theme as one types it -> Textual's."""

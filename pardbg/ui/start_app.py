@@ -33,6 +33,8 @@ from pardbg.render.frame.start_page import (
 from pardbg.render.pages.pipeline.compact import ended_step
 from pardbg.session.digest import Digest, digest
 from pardbg.ui.commands.actions import GLOSSARY
+from pardbg.ui.commands.startup import Rc, split_rc
+from pardbg.ui.palette import NAMES
 from pardbg.ui.screens.panel import Panel
 from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.lines import Lines, PicturePane
@@ -108,10 +110,11 @@ class StartApp(TerminalApp):
 
     def __init__(
         self, list_entries: Callable[[], Sequence[Entry]], folder: str, said: str = "",
-        lessons: Sequence[tuple[str, int, int]] = (),
+        lessons: Sequence[tuple[str, int, int]] = (), rc: Rc | None = None,
     ) -> None:  # fmt: skip
         """Set up; ``lessons``: (title, answered, ideas)."""
         super().__init__()
+        self._rc = rc or Rc()
         self.chosen: Choice | None = None
         self._list, self._folder, self._said = list_entries, folder, said
         self._lessons = tuple(lessons)
@@ -133,6 +136,9 @@ class StartApp(TerminalApp):
 
     def on_mount(self) -> None:
         self.take_colours()
+        for _, found in split_rc(self._rc, live=False)[0]:
+            if found.action.id == "theme" and found.argument in NAMES and not self.has_few_colours:
+                self.choose_theme(found.argument)  # of a wrong one the next screen tells
         self._search.display = False
         self._look()
         self.set_interval(LOOK_S, self._look)

@@ -17,9 +17,10 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 
+from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS, has_utf8
 from pardbg.terminals import any_closed
-from pardbg.ui.palette import THEMES, Nearest
+from pardbg.ui.palette import NAMES, THEMES, Nearest
 
 
 class TerminalApp(App[None]):
@@ -61,9 +62,19 @@ class TerminalApp(App[None]):
         """Choose the palette that the terminal can show."""
         for theme in THEMES:
             self.register_theme(theme)
-        few = self.console.color_system == "standard" and not self.is_headless
         # With NO_COLOR Textual makes greys, of the terminal's own colours black on black.
-        self.theme = "pardbg-16" if few and not self.no_color else "pardbg-dark"
+        self.theme = "pardbg-16" if self.has_few_colours and not self.no_color else "pardbg-dark"
+
+    @property
+    def has_few_colours(self) -> bool:
+        """Return whether the terminal shows 16 colours."""
+        return self.console.color_system == "standard" and not self.is_headless
+
+    def choose_theme(self, name: str) -> None:
+        """Take a theme by its name. Raises UserError."""
+        if name not in NAMES:
+            raise UserError(f"no theme {name[:20]!r}: `theme` shows all {len(NAMES)}")
+        self.theme = NAMES[name]
 
 
 _NEAREST: Final = Nearest()

@@ -168,7 +168,8 @@ def worked_pages(lesson: Lesson) -> tuple[LessonPage, ...]:
 
 
 def _show(at: int, idea: int, answered: History) -> tuple[int, int] | None:
-    """Show a lesson from an idea on; return the next (lesson, idea), None: the user left."""
+    """Show a lesson from an idea on; return (lesson, idea) to go on with, None: it was left."""
+    from pardbg.cli.rc import own_rc
     from pardbg.lab.lessons.lesson_table import lessons
     from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import open_session
@@ -179,7 +180,9 @@ def _show(at: int, idea: int, answered: History) -> tuple[int, int] | None:
     course: Course = Course(counts, worked_pages(lessons()[at]), idea, answered)
     path = recording(course.page.recording)
     with closing(open_session(path)) as source:
-        PardbgApp(source, None, title=path.name, replay=ReplayClock(), course=course).run()
+        PardbgApp(
+            source, None, title=path.name, replay=ReplayClock(), course=course, rc=own_rc()
+        ).run()
     return course.wanted
 
 

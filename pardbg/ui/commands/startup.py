@@ -1,12 +1,12 @@
-"""State kept beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a live
-viewer starts, the history of the ``:`` prompt, and the answers given in lessons."""
+"""State beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a viewer
+starts, the history of the ``:`` prompt, and what was answered of lessons."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,9 @@ from pardbg.ui.commands.actions import Action
 from pardbg.ui.commands.command_line import Command
 
 REFUSED: Final = ("kill", "quit", "leave", "command")
-"""Commands that a ``.pardbgrc`` file must not contain."""
+"""Words that are no beginning, and no key's."""
+SETTINGS: Final = ("theme", "key", "columns", "alert")
+"""Actions that, beside the page to begin with, hold in every viewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,38 @@ class Rc:
 
     lines: tuple[RcLine, ...] = ()
     problems: tuple[str, ...] = ()
+    own: Path | None = None
+    """The user's own file, where settings are kept."""
+
+
+def split_rc(rc: Rc, live: bool) -> tuple[list[tuple[str, Command]], Rc]:
+    """Return (place, command) of the settings, and the rest: wrong ones, and those of a live
+    run."""
+    settings, rest = [], []
+    for line in rc.lines:
+        try:
+            found = parse_rc_line(line)
+        except UserError:
+            rest.append(line)
+            continue
+        if found.action.id in SETTINGS or found.action.group == "screens":
+            settings.append((line.place, found))
+        elif live:
+            rest.append(line)
+    return settings, replace(rc, lines=tuple(rest))
+
+
+def keep_setting(path: Path, word: str, value: str) -> None:
+    """Write ``word value`` into the user's file, in place of its last such line. Raises OSError."""
+    path = path.resolve()  # it may be a link into a folder of such files
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    known = [at for at, line in enumerate(lines) if line.split()[:1] == [word]]
+    at = known[-1] if known else len(lines)
+    lines[at : at + 1] = [f"{word} {value}"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    os.replace(fresh, path)
 
 
 def parse_rc_line(line: RcLine) -> Command:

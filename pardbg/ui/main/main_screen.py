@@ -29,6 +29,7 @@ from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.chrome_bars import ChromeBars
 from pardbg.ui.main.control_actions import ControlActions
+from pardbg.ui.main.own_keys import OwnKeys
 from pardbg.ui.main.panel_actions import PanelActions
 from pardbg.ui.main.time_actions import TimeActions
 from pardbg.ui.main.view_actions import AppActions, SelectionActions
@@ -99,6 +100,7 @@ class MainScreen(Screen[None]):
         self._history = history
         self._want = engine.want
         self.live = not cursor.replay
+        self.own_keys = OwnKeys(self._bindings)
         self._by_key = {key: a for a in for_mode(self.live) for key in a.keys}
         self._message_number = 0
         self._small = False
@@ -208,7 +210,10 @@ class MainScreen(Screen[None]):
             )
 
     def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
-        """Show one line at the bottom for some seconds, or until the next key."""
+        """Show one line at the bottom for some seconds, or until the next key; what went wrong is
+        not replaced by what did not."""
+        if text and style == "dim" and self._bars.message[1] == "bad":
+            return
         self._bars.message = (text, style)
         self._message_number += 1
         number = self._message_number
@@ -221,7 +226,10 @@ class MainScreen(Screen[None]):
             self.say("")
 
     def show_page(self, name: str) -> None:
-        """Switch to a page, and tell the engine which data it needs."""
+        """Switch to a page, and tell the engine what it needs."""
+        if not self._ready:
+            self._active = name
+            return
         if self.page.panels.jumping:
             self.jump(False)
         self._active, self.shared.console_rows = name, 0
@@ -272,13 +280,24 @@ class MainScreen(Screen[None]):
         if key in _MATCH and self.page.match(_MATCH[key]):
             self.want_page()
             return
-        action = self._by_key.get(key)
+        action, own = self._by_key.get(key), self.own_keys.line_of(key)
+        if own:
+            self._perform_line(own)
+            return
         if action is not None:
             self.perform(action, "")
             return
         other = next((a for a in ACTIONS if key in a.keys), None)
         if other is not None:
             self.say(f"{other.shown} ({other.label}) works only in {MODE_ONLY[other.context]}")
+
+    def _perform_line(self, text: str) -> None:
+        try:
+            found = command_line.parse(text, self.live)
+        except UserError as error:
+            self.say(str(error), "bad")
+        else:
+            self.perform(found.action, found.argument)
 
     def perform(self, action: Action, argument: str) -> None:
         """Perform an action; show an error of its argument in one line."""
@@ -343,7 +362,8 @@ class MainScreen(Screen[None]):
             self.run_line(event.text)
 
     def run_line(self, text: str) -> None:
-        """Perform a line of the prompt; show errors in the console."""
+        """Do what a line of the prompt says; what is wrong with it stands in the console."""
+        self.say("")
         self.control.typed(text)
         try:
             found = command_line.parse(text, self.live)

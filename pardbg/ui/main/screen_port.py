@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pardbg.analysis.findings.finding import Finding
 from pardbg.ui.commands.actions import Handlers
+from pardbg.ui.main.own_keys import OwnKeys
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.panel import Panel
 
@@ -18,6 +19,7 @@ class ScreenPort(Protocol):
     shared: Shared
     pages: Mapping[str, Page]
     handlers: Handlers
+    own_keys: OwnKeys
 
     @property
     def page(self) -> Page: ...

@@ -16,11 +16,14 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.overview.rank_table import COLUMNS
 from pardbg.ui.commands.actions import FILTERED, SCREENS, Handlers, explain
+from pardbg.ui.commands.startup import keep_setting
 from pardbg.ui.engine.messages import Arrived, Trouble
 from pardbg.ui.main.alerts import FORMS, OFF, Alerts
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.panel import HelpPanel, Panel, word_panel
+from pardbg.ui.screens.theme_gallery import ThemeGallery
 from pardbg.ui.terminal_driver import TerminalApp
 
 
@@ -53,6 +56,7 @@ class SelectionActions:
             "turn_on": lambda _: self._turn(1),
             "filter": self._ask_filter,
             "rank": self._rank,
+            "columns": self._columns,
         }
 
     def filter(self, text: str) -> None:
@@ -151,6 +155,14 @@ class SelectionActions:
         self._view.want_page()
         self._view.page.redraw()
 
+    def _columns(self, argument: str) -> None:
+        names = tuple(name.strip() for name in argument.lower().split(",") if name.strip())
+        wrong = next((name for name in names if name not in COLUMNS), None)
+        if wrong is not None:
+            raise UserError(f"no column {wrong[:20]!r}: {', '.join(COLUMNS)}")
+        self._view.shared.columns = names
+        self._view.page.redraw()
+
     def _turn(self, by: int) -> None:
         if not self._view.page.turn(by) and not self._turn_part(by):
             self._view.say("[ and ] go through the pipelines (on 2), lives and roles of a run")
@@ -180,6 +192,7 @@ class AppActions:
             "copy": self._copy,
             "picture": self._picture,
             "theme": self._theme,
+            "key": self._view.own_keys.bind,
             "alert": self._alert,
             "quit": lambda _: self._app.exit(),
         }
@@ -189,7 +202,8 @@ class AppActions:
         if argument and not lines:
             raise UserError(f"no word {argument!r}: ? lists all")
         view = self._view
-        view.push_panel(word_panel(argument, lines) if lines else HelpPanel(view.live, view.active))
+        everything = partial(HelpPanel, view.live, view.active, tuple(view.own_keys.help_rows()))
+        view.push_panel(word_panel(argument, lines) if lines else everything())
 
     def _copy(self, _argument: str) -> None:
         frame = self._view.shared.frame
@@ -219,9 +233,30 @@ class AppActions:
         self._app.run_worker(write, thread=True, exit_on_error=False)
 
     def _theme(self, argument: str) -> None:
-        if argument not in ("dark", "light", "16"):
-            raise UserError("theme dark, theme light or theme 16")
-        self._app.theme = f"pardbg-{argument}"
+        """Take the named theme; without a name, let the user try all."""
+        if not isinstance(self._app, TerminalApp):
+            return
+        if argument:
+            self._app.choose_theme(argument)
+        else:
+            self._app.push_screen(ThemeGallery(self._keep_theme))
+
+    def _keep_theme(self, name: str) -> None:
+        """Write the theme into the user's file, on a thread of its own."""
+        path: Path | None = getattr(self._app, "kept_in", None)
+        if path is None:
+            self._view.say(f"theme {name}, until you leave")
+            return
+
+        def write() -> None:
+            try:
+                keep_setting(path, "theme", name)
+            except (OSError, UnicodeError) as error:
+                self._app.post_message(Trouble(f"theme not kept: {path}: {error}"))
+            else:
+                self._app.post_message(Arrived(f"theme {name}: kept in {path}"))
+
+        self._app.run_worker(write, thread=True, exit_on_error=False)
 
     def alert_of(self, snapshot: Snapshot) -> None:
         """Alert the user if alerts are on and there is something new."""

@@ -30,6 +30,8 @@ class Shared:
     part: int | None = None
     """Number of the shown life or role; None: the newest life."""
     frame: Frame | None = None
+    columns: tuple[str, ...] = ()
+    """Columns of the ranks that the user chose; empty: as many as fit."""
     loading: str = "waiting for the first record …"
     can_control: bool = False
     you: str = ""

@@ -91,9 +91,9 @@ class HelpPanel(Panel):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search")]
     _keys = "/ searches   esc closes"
 
-    def __init__(self, live: bool, screen: str) -> None:
+    def __init__(self, live: bool, screen: str, own_keys: Sequence[HelpRow] = ()) -> None:
         super().__init__("pardbg help", self._drawn)
-        self._rows = _help_rows(live, screen)
+        self._rows = [*own_keys, *_help_rows(live, screen)]
         self._search = Input(placeholder="search keys, commands, words", compact=True)
         self._parts = (self._search, self._pane)
 

@@ -66,7 +66,7 @@ class OverviewPage(Page):
         known = () if frame.snapshot.live else frame.findings
         return OverviewPageState(
             self.shared.rank, self.contains, frame.ahead, not frame.whole, known, self._measure,
-            self._turned, frame.schedule, not has_utf8(), frame.events,
+            self._turned, frame.schedule, not has_utf8(), frame.events, self.shared.columns,
         )  # fmt: skip
 
     def _by_mesh(self, frame: Frame | None) -> bool:

@@ -193,7 +193,7 @@ def test_the_users_own_runs_by_itself_and_the_one_that_lies_here_does_not(
     found = rc.viewer_rc(None, no_rc=False)
     assert found.lines == (RcLine(f"{own}:3", "theme light"),)
     assert len(found.problems) == 1  # not run
-    assert rc.viewer_rc(None, no_rc=True) == Rc()
+    assert rc.viewer_rc(None, no_rc=True).lines == ()
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -225,7 +225,7 @@ def test_a_directory_that_the_user_trusts_is_not_asked_about(
     _, here = places
     write(here, "watch nan\n")
     monkeypatch.setenv(rc.ENV_TRUST, f"/nowhere:{here.parent}")
-    assert rc.viewer_rc(None, no_rc=False) == Rc((RcLine(".pardbgrc:1", "watch nan"),))
+    assert rc.viewer_rc(None, no_rc=False).lines == (RcLine(".pardbgrc:1", "watch nan"),)
     monkeypatch.setenv(rc.ENV_TRUST, f":{here.parent.parent}")
     assert rc.viewer_rc(None, no_rc=False).lines == ()
 

@@ -85,7 +85,9 @@ class OverviewPageState:
     ascii: bool = False
     """Whether the terminal lacks block characters: a rank of the mesh is a digit, a step a sign."""
     events: Sequence[Event] = ()
-    """Positions on the axis of steps where errors and warnings begin."""
+    """Where errors and warnings begin on the axis of steps."""
+    columns: Sequence[str] = ()
+    """Titles of the columns that the user chose; empty: as many as fit."""
 
 
 def overview(
@@ -102,7 +104,7 @@ def overview(
         return empty(cells, rows, "No rank has reported yet.",
                      "The agent starts with the first process group or collective.",
                      "9 Output shows what the job prints.")  # fmt: skip
-    columns = choose(columns_of(snapshot, cells, look.ascii), cells - 3)
+    columns = choose(columns_of(snapshot, cells, look.ascii, look.columns), cells - 3)
     shown = _matching(snapshot.ranks, columns, look.contains, cells)
     if not shown:
         return no_match(cells, rows)

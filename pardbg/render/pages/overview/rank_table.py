@@ -35,7 +35,12 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.pages.findings import ordered
 
 DRAWN = ("trend", "▇comp ▄wait ▂comm", "history", "steps")
-"""Titles of columns without text, which a filter ignores."""
+"""Columns without words: a filter does not read them."""
+SHARES = "shares"
+COLUMNS = ("rank", "node", "host", "stage", "now", "step", "logged", "step time", "trend", SHARES,
+           "steps", "comp", "wait", "costs", "lead", "host-bound", "cpu", "memory", "history",
+           "lag", "lost", "agent", "clock")  # fmt: skip
+"""Names of the columns, for the user to choose from."""
 _PARTS = (("compute", "compute"), ("waiting", "waiting"), ("comm", "under way"))
 """Parts of a strip, with their names; the last name is left out if there is no room."""
 _SIGNS = {"compute": "#", "comm": "=", "waiting": "."}
@@ -139,7 +144,11 @@ def strip_ticks(snapshot: Snapshot, columns: Sequence[Column[RankNow]]) -> list[
     return [line(Segment("step ".rjust(begin), "faint"), *row.line())] if steps else []
 
 
-def columns_of(snapshot: Snapshot, cells: int, ascii_: bool = False) -> list[Column[RankNow]]:
+def columns_of(
+    snapshot: Snapshot, cells: int, ascii_: bool = False, chosen: Sequence[str] = ()
+) -> list[Column[RankNow]]:
+    """Return the columns that apply to the run; of ``chosen`` ones those, in their order, after the
+    rank."""
     wide = cells >= 150
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
@@ -189,12 +198,18 @@ def columns_of(snapshot: Snapshot, cells: int, ascii_: bool = False) -> list[Col
     texts = {
         "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
         "stage": any(rank.stages for rank in snapshot.ranks), "costs": any(costs.values()),
-        DRAWN[0]: not drawn, DRAWN[1]: not drawn, DRAWN[3]: drawn,
+        DRAWN[0]: not drawn or chosen, DRAWN[1]: not drawn or chosen, DRAWN[3]: drawn,
         "comp": drawn, "wait": drawn,
         "cpu": drawn and any(rank.cores is not None for rank in snapshot.ranks),
         "lead": (timed := any(rank.ahead for rank in snapshot.ranks)), "host-bound": timed,
     }  # fmt: skip
-    return [column for column in columns if texts.get(column.title, True)]
+    there = {column.title: column for column in columns if texts.get(column.title, True)}
+    titles = [DRAWN[1] if name == SHARES else name for name in ("rank", *chosen)]
+    return (
+        [there[name] for name in dict.fromkeys(titles) if name in there]
+        if chosen
+        else [*there.values()]
+    )
 
 
 def _course_columns(snapshot: Snapshot, cells: int, ascii_: bool) -> list[Column[RankNow]]:
