@@ -9,6 +9,7 @@ common kind of colour blindness. A token that is not in the table falls back to 
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from importlib import resources
 from typing import Final
@@ -27,6 +28,8 @@ from pardbg.render.draw.regions import LETTER
 HEADER = "+head"
 """Ending of tokens that are drawn on the header's background."""
 
+_HUED: Final = 15
+"""Distance from grey in CIELAB from which a colour is told by its hue."""
 _FAR = 0.35
 """Share of a colour that is kept when it is dimmed behind the letters of a jump."""
 PALETTES = ("dark", "light", "16")
@@ -150,15 +153,20 @@ def _nearest_style(look: Style) -> Style:
 
 @lru_cache(maxsize=4096)
 def nearest(colour: Color) -> Color:
-    """Return the most similar of the 240 fixed colours of 256 (by CIELAB); a terminal's own colour
-    is returned as is."""
+    """Return the colour of the 240 fixed ones of 256 that looks most like ``colour`` (by CIELAB);
+    of a terminal's own colours itself. What has a hue keeps it: brown is not made grey."""
     if colour.triplet is None:
         return colour
     wanted = rgb_to_lab(Tint(*colour.triplet))
 
+    hued = math.hypot(wanted.a, wanted.b) > _HUED
+
     def far(candidate: Color) -> float:
         lab = rgb_to_lab(Tint(*candidate.get_truecolor()))
-        return (lab.L - wanted.L) ** 2 + (lab.a - wanted.a) ** 2 + (lab.b - wanted.b) ** 2
+        light, red, yellow = lab.L - wanted.L, lab.a - wanted.a, lab.b - wanted.b
+        turn = math.atan2(lab.b, lab.a) - math.atan2(wanted.b, wanted.a)
+        more = light**2 + math.degrees(math.acos(math.cos(turn))) ** 2 if hued else 0.0
+        return light**2 + red**2 + yellow**2 + more
 
     return min(map(Color.from_ansi, range(16, 256)), key=far)
 

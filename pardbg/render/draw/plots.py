@@ -94,7 +94,7 @@ def by_step(
     ``ahead`` of the cursor are dim. ``steps``: first and last one of the axis, where charts share
     it; None: those of the values. ``bare``: without the axis' numbers, over another chart's.
     ``events``: (place, style) of upright lines; step 6 is from 6 to 7. ``beside``: another value
-    of each step, dim."""
+    of each step, dim: what counts is then the distance, and no ground is filled."""
     known = [step for step, _ in (*values, *ahead)]
     low: float = min(known, default=0) if steps[0] is None else steps[0]
     high: float = max(known, default=0) if steps[1] is None else steps[1]
@@ -114,7 +114,8 @@ def by_step(
         up = tuple((x, bottom + (top - bottom) * at / rows) for at in range(rows + 1))
         shown.insert(0, Series(up, look, EVENT))
     axis = replace(_BARE if bare else STEPS, low=low, high=high)
-    chart = _filled(tuple(plot(shown, cells, rows + bare, axis, Scale(text))), style)
+    chart = tuple(plot(shown, cells, rows + bare, axis, Scale(text)))
+    chart = chart if beside else _filled(chart, style)
     return list(chart[:-1] if bare else chart)
 
 

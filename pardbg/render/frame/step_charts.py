@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from pardbg import words
@@ -182,7 +182,14 @@ def phases(snapshot: Snapshot, cells: int) -> list[Line]:
     if not rows:
         return []
     head = rule("where a step goes", cells, f"step {snapshot.steps[-1].step}, mean")
-    return [head, *(line(" ", row) for row in bars(rows, cells - 2))]
+    waits = [rank.wait_fraction for rank in snapshot.ranks if rank.wait_fraction is not None]
+    within = []  # of a pipeline's step it is one of the parts
+    if waits and all(row.label != "waiting" for row in rows):
+        share = words.percent(fmean(waits), 0)
+        within = [
+            spread((Segment("of it waiting for ranks", "dim"),), (Segment(share),), cells - 2)
+        ]
+    return [head, *(line(" ", row) for row in (*bars(rows, cells - 2), *within))]
 
 
 def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:

@@ -45,7 +45,9 @@ class Playing:
     awaited_ns: int | None = None
     """The requested moment that is still being read."""
     active: tuple[int, int] | None = None
-    """First and last moment with activity of ranks: the time outside is drawn short."""
+    """First and last moment at which ranks did anything: what lies outside is drawn short."""
+    searched: bool = True
+    """False: more findings may be marked."""
 
     def bounds(self, snapshot: Snapshot) -> tuple[int, int]:
         begin = snapshot.t_begin_ns if self.begin_ns is None else self.begin_ns
@@ -148,6 +150,8 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
         if kind in kinds:
             count = sum(mark.kind == kind for mark in state.marks)
             start += [Segment(shape, style), Segment(f" {words.plural(count, text)}  ", "dim")]
+    if not state.searched:
+        start.append(Segment("so far, searching …", "dim"))
     near = _near(snapshot, state, (last - begin) // 100)
     end = line(
         Segment(", .", "key"), Segment(f" by {state.unit}", ""), Segment(" (u changes) ", "dim")

@@ -470,7 +470,8 @@ def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
 
 
 def _came(a: Arrival, begin: int) -> str:
-    came = "+" + words.duration((a.came_ns or begin) - begin)
+    after_ns = (a.came_ns or begin) - begin
+    came = f"+{words.duration(after_ns)}" if after_ns else "first"
     if a.left_ns is None or a.came_ns is None:
         return f"{came:<10} in it"
     bound = "≤ " if a.source == "polled" else ""

@@ -125,31 +125,31 @@ def _over(
 ) -> tuple[list[Line], list[int]]:
     """Draw ranks, stacks and source in exactly ``rows`` lines; also return each line's rank (-1:
     none)."""
-    left_size = max(54, cells // 2) if cells >= WIDE else cells
-    ranks, focus, places = _ranks(snapshot, left_size - (cells >= WIDE), look)
     shown, taken = stacks_shown(snapshot, look)
+    beside = cells >= WIDE and bool(shown)  # without a frame there is no source
+    left_size = max(54, cells // 2) if beside else cells
+    ranks, focus, places = _ranks(snapshot, left_size - beside, look)
     size = cells - left_size - 2
-    wide = cells >= WIDE and not shown  # no frame, so no source either: what is said of stacks
-    tall = rows - len(ranks) - 1 - _PRINTED * bool(look.output) if cells >= WIDE else 0
-    stacks = _stacks(shown, taken, look, snapshot, size + 1 if wide else left_size, tall)
-    if cells < WIDE:
+    tall = rows - len(ranks) - 1 - _PRINTED * bool(look.output) if beside else 0
+    stacks = _stacks(shown, taken, look, snapshot, left_size, tall)
+    if not beside:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
         few = min(max(_NARROW_STACKS, rows - len(found) - _NARROW_SOURCE), rows - len(found))
         found += stacks[: max(0, few)]
         below = frame_source(shown, look, cells - 2, rows - len(found))
-        found += [line(" ", row) for row in below]
+        last = printed_last(look.output, snapshot.t_begin_ns, cells - 2, rows - len(found))
+        found += [line(" ", row) for row in below or last]
     else:
-        few = 0 if wide else min(len(stacks), max(rows // 2, rows - len(ranks)))
+        few = min(len(stacks), max(rows // 2, rows - len(ranks)))
         column, places = _window(ranks, places, focus, rows - few)
         column += stacks[:few]
         room = rows - len(column)
         last = printed_last(look.output, snapshot.t_begin_ns, left_size - 2, room)
         column += [line(" ", row) for row in last]
-        beside = frame_source(shown, look, size, rows - 1)
-        beside = stacks if wide else beside
-        beside += [()] * (rows - len(beside))
+        code = frame_source(shown, look, size, rows - 1)
+        code += [()] * (rows - len(code))
         column += [()] * (rows - len(column))
-        pairs = zip(column, beside, strict=True)
+        pairs = zip(column, code, strict=True)
         found = [line(fit(a, left_size), " ", b) for a, b in pairs]
     found += [()] * (rows - len(found))
     return found, places + [-1] * (rows - len(places))

@@ -136,7 +136,11 @@ def findings(
         return empty(cells, rows, "Nothing found.", why)
     at = min(max(at, 0), len(found) - 1)
     alone = len(found) == 1 and cells >= WIDE
-    head = () if alone else (line(Segment(f"  {_counts(found)}", "dim")), ())
+    head = (
+        ()
+        if alone
+        else (line(Segment(f"  {_counts(found)}{' so far' * around.looking}", "dim")), ())
+    )
     draw = _card if alone else _beside if cells >= WIDE else _under
     room = rows - len(head) - 2
     body, places, focus = draw(snapshot, found, at, cells, room, around)

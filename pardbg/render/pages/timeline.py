@@ -290,8 +290,11 @@ def _shown(label: str, style: str, size: int) -> str:
     elif root == "comm" and len(label) > size:
         label = _shorter(clean(label), size)
     elif len(label) > size:
-        first = clean(label).partition(" ")[0]
-        label = first if len(first) <= size else _cut(first, size) if root != "step" else ""
+        first, _, number = clean(label).partition(" ")
+        if root == "step":
+            label = number if len(number) <= size else ""
+        else:
+            label = first if len(first) <= size else _cut(first, size)
     else:
         label = clean(label)
     return left(label, size)
@@ -337,4 +340,7 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         word = KIND_WORD.get(name, (name or root).lower()) if root == "action" else name or root
         word = f"{kind_of(word).label} {word}".lstrip() if root == "comm" else word
         items.append((sample, style, clean(word).replace("_", " ") + " "))
+    if any(span.label.startswith("×") for rank in lanes.values() for spans in rank.values()
+           for span in spans[:200]):  # fmt: skip
+        items.insert(0, ("×", "", "several "))
     return line("  ", keys(items, cells - 2))

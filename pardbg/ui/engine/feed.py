@@ -116,7 +116,9 @@ class Frame:
     loaded: float = 1.0
     """Share of a recording that is read, 0..1."""
     whole: bool = True
-    """Whether findings are complete; if not, a frame with them follows."""
+    """False: findings are still looked for; a frame with them follows."""
+    searched: bool = True
+    """Whether every part of a recording was looked at for findings."""
     sections: frozenset[str] = SECTIONS
     """Sections of the snapshot that this frame contains."""
     awaited_ns: int | None = None

@@ -120,6 +120,7 @@ class FrameMaker:
             active_ns=active,
             loaded=self._loader.share,
             whole=whole,
+            searched=not cursor.replay or self._places.searched >= 1,
             sections=self._kept.viewport.sections if self._kept is not None else SECTIONS,
             marks=() if cursor.following else self._places.marks(),
             findings=tuple(self._places.findings),

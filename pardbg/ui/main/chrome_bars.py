@@ -108,4 +108,5 @@ class ChromeBars:
         return Playing(
             frame.playing, frame.speed, not self._live, frame.begin_ns, frame.end_ns,
             frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
+            frame.searched,
         )  # fmt: skip

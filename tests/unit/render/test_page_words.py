@@ -6,14 +6,18 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.color import Color
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
+from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.regions import framed, regions
+from pardbg.render.frame.step_charts import phases
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
@@ -21,11 +25,13 @@ from pardbg.render.pages.debug import debug
 from pardbg.render.pages.findings import Around, ahead, findings, place_of, told
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.overview.page import OverviewPageState, overview
-from pardbg.render.pages.timeline import Window
+from pardbg.render.pages.timeline import Window, lane
 from pardbg.session.reader import load
 from pardbg.session.source_files import Place, SourceLines
+from pardbg.ui.palette import nearest
+from pardbg.words import percent
 from tests.ui.recorded import SESSIONS
-from tests.ui.sample import S, snapshot_1f1b
+from tests.ui.sample import S, output, snapshot_1f1b, snapshot_ddp
 from tests.unit.render.test_pages import text_of
 
 
@@ -161,7 +167,28 @@ def test_debug_has_what_was_printed_last_where_lines_are_left(rows: int) -> None
 
 
 def test_without_a_stack_the_right_half_of_debug_is_not_left_empty() -> None:
-    """There is no source then; what is said of stacks leaves its lines to ranks."""
-    rows = text_of(debug(snapshot_1f1b(), 200, 36, DebugLook())).split("\n")
-    (heading,) = [row for row in rows if "rank" in row and "next" in row]
+    """There is no source then; the job's output has the whole width."""
+    rows = text_of(debug(snapshot_1f1b(), 200, 36, DebugLook(output=output()))).split("\n")
+    (heading,) = [row for row in rows if "printed last" in row]
     assert "───" in heading[100:]
+
+
+def test_where_a_step_goes_says_what_of_it_was_waiting() -> None:
+    """A DDP step has no phase of its own for it."""
+    ddp = snapshot_ddp()
+    shares = [rank.wait_fraction for rank in ddp.ranks if rank.wait_fraction is not None]
+    (row,) = [plain(row) for row in phases(ddp, 42) if "of it waiting" in plain(row)]
+    assert row.split()[-1] == percent(sum(shares) / len(shares), 0)
+
+
+def test_steps_too_narrow_for_their_name_have_their_number() -> None:
+    step = [LaneSpan(at * S, (at + 1) * S, f"step {at}", "step") for at in (7, 8)]
+    assert "7" in plain(lane(step, Axis(7 * S, 2 * S, 6)))
+    assert "step" not in plain(lane(step, Axis(7 * S, 2 * S, 6)))
+    assert plain(lane(step, Axis(7 * S, 2 * S, 16))).split() == ["step", "7", "step", "8"]
+
+
+def test_brown_stays_brown_among_256_colours() -> None:
+    """94 is the cube's #875f00; grey ones begin at 232."""
+    assert nearest(Color.parse("#4a3922")).number == 94
+    assert nearest(Color.parse("#1a232d")).number >= 232  # the header's ground has no hue

@@ -103,7 +103,7 @@ def _numbers(snapshot: Snapshot, cells: int) -> Line:
         parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
     parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
     last = snapshot.steps[-1].step if snapshot.steps else None
-    took_ns = snapshot.step_ns if last is None else snapshot.steps[-1].duration_ns
+    took_ns = snapshot.step_ns  # without the time that ranks were held, as in the header
     if took_ns and not snapshot.run.rehearsed:
         whose = "the last step" if last is None else f"step {last}"
         parts.append(Segment(f"; {whose}: {words.duration(took_ns)}"))

@@ -31,7 +31,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         ("step", "–" if now.step is None else str(now.step)),
         ("last step", words.duration(now.step_ns[-1] if now.step_ns else None)),
         ("memory", words.binary_size(now.memory_bytes)),
-        ("newest record", f"{words.duration(now.lag_ns)} old"),
+        ("newest record", f"{words.duration(now.lag_ns)} old" if now.lag_ns != 0 else "now"),
         ("records lost", str(now.dropped_records)),
         ("agent's share", words.percent(now.agent_overhead, 2)),
         ("clock", _clock_words(now.clock_error_ns)),
