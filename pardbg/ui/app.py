@@ -104,7 +104,7 @@ class PardbgApp(TerminalApp):
 
     def _settle(self) -> Rc:
         """Take the settings of the ``.pardbgrc`` files; return what is left of them to do."""
-        settings, rest = split_rc(self._rc, self.main.live)
+        settings, rest = split_rc(self._rc, self.controller.present)
         skipped = {"theme"} if self.has_few_colours else set()
         skipped |= {"screens"} if isinstance(self.main, LessonScreen) else set()
         wrong = [

@@ -69,7 +69,7 @@ def style(palette: str, token: str, far: bool = False) -> Style:
     if PAIR in name:
         back, attribute = _look(palette, name.partition(PAIR)[2])[0], ""
     if mark + ending == EDGE:
-        return Style(color=_placed(palette, _edge(palette)), bgcolor=back or None)
+        return Style(color=_placed(palette, _EDGE_COLOUR[base_of(palette)]), bgcolor=back or None)
     reverse = attribute == "reverse"
     if mark and not back:
         back = _placed(palette, _GROUND[mark + ending][base_of(palette)])
@@ -84,7 +84,7 @@ def style(palette: str, token: str, far: bool = False) -> Style:
 def _dimmed(palette: str, look: Style) -> Style:
     if palette == "16":
         return Style(color="bright_black")
-    ground = Color.parse(_placed(palette, _edge(palette))).get_truecolor()
+    ground = Color.parse(_placed(palette, _EDGE_COLOUR[base_of(palette)])).get_truecolor()
 
     def near(colour: Color | None) -> Color | None:
         return colour and Color.from_triplet(blend_rgb(ground, colour.get_truecolor(), _FAR))
@@ -105,10 +105,6 @@ def base_of(palette: str) -> str:
     if palette in PALETTES:
         return palette
     return "dark" if BUILTIN_THEMES[palette].dark else "light"
-
-
-def _edge(palette: str) -> str:
-    return _EDGE_COLOUR[base_of(palette)]
 
 
 @lru_cache(maxsize=8192)

@@ -12,7 +12,6 @@ from pardbg.cli.rc import own_rc
 from pardbg.errors import UserError
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.ui.app import PardbgApp
-from pardbg.ui.commands.startup import Rc, split_rc
 
 WRITES: Final = ("picture", "mark", "unmark")
 """Actions that write files of the user who serves."""
@@ -32,9 +31,7 @@ def _recording(path: Path, control: bool) -> None:
     from pardbg.session.reader import open_session
 
     with closing(open_session(path)) as source:
-        _run(
-            PardbgApp(source, None, title=path.name, replay=ReplayClock(), rc=_rc(control)), control
-        )
+        _run(PardbgApp(source, None, title=path.name, replay=ReplayClock(), rc=own_rc()), control)
 
 
 def _live(name: str | None, control: bool) -> None:
@@ -43,18 +40,10 @@ def _live(name: str | None, control: bool) -> None:
 
     with closing(find_target(name, None)) as target, closing(LiveSource(target)) as source:
         if not control:
-            _run(PardbgApp(source, None, title=target.name, rc=_rc(control)), control)
+            _run(PardbgApp(source, None, title=target.name, rc=own_rc()), control)
             return
         with closing(HubControl(target)) as port:
-            _run(PardbgApp(source, port, title=target.name, rc=_rc(control)), control)
-
-
-def _rc(control: bool) -> Rc:
-    """Return the settings of whoever serves; a tab runs no commands, and view only keeps none."""
-    found = own_rc()
-    settings = {place for place, _ in split_rc(found, live=False)[0]}
-    lines = tuple(one for one in found.lines if one.place in settings)
-    return Rc(lines, (), found.own if control else None)
+            _run(PardbgApp(source, port, title=target.name, rc=own_rc()), control)
 
 
 def _run(app: PardbgApp, control: bool) -> None:
@@ -64,6 +53,7 @@ def _run(app: PardbgApp, control: bool) -> None:
         raise UserError("view only: `pardbg serve --control` lets a browser write")
 
     if not control:
+        app.kept_in = None
         app.main.handlers = {**app.main.handlers, **dict.fromkeys(WRITES, refuse)}
     app.run()
 

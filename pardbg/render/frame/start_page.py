@@ -250,7 +250,9 @@ def preview(entry: Entry, cells: int, rows: int, pipeline: Sequence[Line] = ()) 
     step = f"step {found.step}" if isinstance(found, Digest) and found.step is not None else ""
     lines: list[Line] = [rule(clip(clean(_called(entry)), cells - 16), cells, step)]
     if not isinstance(found, Digest):
+        dead = entry.kind == "dead"
         text = found or entry.note or "reading …"
+        text += f"; `pardbg postmortem {entry.target} -o S.mcap` recovers its recording" * dead
         return [*lines, *(line(Segment(part)) for part in wrap(clean(text), cells, 6))]
     text, style = _worst(entry)
     lines.append(line(Segment(text, "strong" if style == "dim" else style)))

@@ -60,17 +60,19 @@ def split_rc(rc: Rc, live: bool) -> tuple[list[tuple[str, Command]], Rc]:
     return settings, replace(rc, lines=tuple(rest))
 
 
-def keep_setting(path: Path, word: str, value: str) -> None:
-    """Write ``word value`` into the user's file, in place of its last such line. Raises OSError."""
+def keep_setting(path: Path, word: str, value: str) -> str:
+    """Write ``word value`` into the user's file, in place of its last such line; return what to say
+    of it. Raises OSError."""
     path = path.resolve()  # it may be a link into a folder of such files
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = path.read_text("utf-8", "surrogateescape").splitlines() if path.exists() else []
     known = [at for at, line in enumerate(lines) if line.split()[:1] == [word]]
     at = known[-1] if known else len(lines)
     lines[at : at + 1] = [f"{word} {value}"]
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    fresh.write_text("".join(f"{line}\n" for line in lines), "utf-8", "surrogateescape")
     os.replace(fresh, path)
+    return f"{word} {value}: kept in {path}"
 
 
 def parse_rc_line(line: RcLine) -> Command:

@@ -282,7 +282,7 @@ class MainScreen(Screen[None]):
             return
         action, own = self._by_key.get(key), self.own_keys.line_of(key)
         if own:
-            self._perform_line(own)
+            self.say(self._attempt_line(own), "bad")
             return
         if action is not None:
             self.perform(action, "")
@@ -290,14 +290,6 @@ class MainScreen(Screen[None]):
         other = next((a for a in ACTIONS if key in a.keys), None)
         if other is not None:
             self.say(f"{other.shown} ({other.label}) works only in {MODE_ONLY[other.context]}")
-
-    def _perform_line(self, text: str) -> None:
-        try:
-            found = command_line.parse(text, self.live)
-        except UserError as error:
-            self.say(str(error), "bad")
-        else:
-            self.perform(found.action, found.argument)
 
     def perform(self, action: Action, argument: str) -> None:
         """Perform an action; show an error of its argument in one line."""
@@ -365,13 +357,15 @@ class MainScreen(Screen[None]):
         """Do what a line of the prompt says; what is wrong with it stands in the console."""
         self.say("")
         self.control.typed(text)
+        if wrong := self._attempt_line(text):
+            self.control.show_result(wrong, True)
+
+    def _attempt_line(self, text: str) -> str:
         try:
             found = command_line.parse(text, self.live)
-            wrong = self.attempt(found.action, found.argument)
         except UserError as error:
-            wrong = str(error)
-        if wrong:
-            self.control.show_result(wrong, True)
+            return str(error)
+        return self.attempt(found.action, found.argument)
 
     def typed_ahead(self, event: events.Key) -> bool:
         """Take a key of a jump, or pass a character typed before the prompt had the focus on to the

@@ -202,8 +202,9 @@ class AppActions:
         if argument and not lines:
             raise UserError(f"no word {argument!r}: ? lists all")
         view = self._view
-        everything = partial(HelpPanel, view.live, view.active, tuple(view.own_keys.help_rows()))
-        view.push_panel(word_panel(argument, lines) if lines else everything())
+        own = [*view.own_keys.help_rows()]
+        every = HelpPanel(view.live, view.active, own)
+        view.push_panel(word_panel(argument, lines) if lines else every)
 
     def _copy(self, _argument: str) -> None:
         frame = self._view.shared.frame
@@ -221,16 +222,19 @@ class AppActions:
         self._view.say("")
         svg, page = self._app.export_screenshot(title=self._title), self._view.active
 
-        def write() -> None:
-            try:
-                path = save_svg(svg, self._title, page, at, argument)
-            except OSError as error:
-                text = f"no picture: {error.filename}: {error.strerror}"
-                self._app.post_message(Trouble(text))
-            else:
-                self._app.post_message(Arrived(f"saved {path}"))
+        self._write("no picture", lambda: f"saved {save_svg(svg, self._title, page, at, argument)}")
 
-        self._app.run_worker(write, thread=True, exit_on_error=False)
+    def _write(self, failed: str, write: Callable[[], str]) -> None:
+        """Write a file on a thread of its own; say what ``write`` returns, or why it failed."""
+
+        def work() -> None:
+            try:
+                self._app.post_message(Arrived(write()))
+            except OSError as error:
+                text = f"{failed}: {error.filename}: {error.strerror}"
+                self._app.post_message(Trouble(text))
+
+        self._app.run_worker(work, thread=True, exit_on_error=False)
 
     def _theme(self, argument: str) -> None:
         """Take the named theme; without a name, let the user try all."""
@@ -242,21 +246,13 @@ class AppActions:
             self._app.push_screen(ThemeGallery(self._keep_theme))
 
     def _keep_theme(self, name: str) -> None:
-        """Write the theme into the user's file, on a thread of its own."""
+        """Write the theme into the user's file, where there is one."""
         path: Path | None = getattr(self._app, "kept_in", None)
         if path is None:
             self._view.say(f"theme {name}, until you leave")
             return
 
-        def write() -> None:
-            try:
-                keep_setting(path, "theme", name)
-            except (OSError, UnicodeError) as error:
-                self._app.post_message(Trouble(f"theme not kept: {path}: {error}"))
-            else:
-                self._app.post_message(Arrived(f"theme {name}: kept in {path}"))
-
-        self._app.run_worker(write, thread=True, exit_on_error=False)
+        self._write("theme not kept", lambda: keep_setting(path, "theme", name))
 
     def alert_of(self, snapshot: Snapshot) -> None:
         """Alert the user if alerts are on and there is something new."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,22 +13,19 @@ from textual.widgets.option_list import Option
 
 from pardbg.ui.palette import NAMES, base_of
 
-SIGNS: Final = {"dark": "dark", "light": "light", "16": "16 colours"}
-
 
 class ThemeGallery(ModalScreen[None]):
     """``keep(name)`` is called with the theme that enter chooses; esc leaves the one before."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "back"), Binding("j", "move(1)"), Binding("k", "move(-1)")
+        Binding("escape,q", "back"), Binding("j", "app.simulate_key('down')"),
+        Binding("k", "app.simulate_key('up')"),
     ]  # fmt: skip
 
     def __init__(self, keep: Callable[[str], None]) -> None:
         super().__init__()
         self._keep = keep
-        self._list = OptionList(
-            *(Option(f"{name:<21}{SIGNS[base_of(name)]}", id=name) for name in NAMES)
-        )
+        self._list = OptionList(*(Option(f"{n:<21}{base_of(n)}", id=n) for n in NAMES))
 
     def compose(self) -> ComposeResult:
         self._list.border_title = " theme "
@@ -45,9 +42,6 @@ class ThemeGallery(ModalScreen[None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self._keep(event.option_id or "")
         self.dismiss()
-
-    def action_move(self, by: int) -> None:
-        self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
 
     def action_back(self) -> None:
         self.app.theme = self._before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Final
 
 from textual import events
@@ -113,7 +114,7 @@ class Prompt(Input):
         found = tuple(self._complete(self.value))
         if not found:
             return
-        common = _shared(found)
+        common = commonprefix(found)
         self._round = found if len(found) > 1 and common == self.value else ()
         self._put(self._round[0] if self._round else common)
 
@@ -131,10 +132,3 @@ class Prompt(Input):
             self._typed = self.value
         self._at = min(max(self._at + by, 0), len(lines))
         self._put(lines[self._at] if self._at < len(lines) else self._typed)
-
-
-def _shared(found: Sequence[str]) -> str:
-    """Return the common beginning of the texts."""
-    first, last = min(found), max(found)
-    differ = (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1])
-    return first[: next(differ, len(first))]

@@ -365,7 +365,7 @@ def test_the_overview_begins_with_a_verdict() -> None:
         look = OverviewPageState(looking=looking)
         return text_of(overview(shown, 120, 36, look)).splitlines()[0]
 
-    assert "✓" in verdict(made) and words.duration(made.steps[-1].duration_ns) in verdict(made)
+    assert "✓" in verdict(made) and words.duration(made.step_ns) in verdict(made)
     assert words.percent(made.pipeline.last_complete.bubble_fraction) in verdict(made)
     whole, implied, excess = map(float, re.findall(r"([\d.]+)%", verdict(made)))
     assert "=" in verdict(made) and round(implied + excess, 1) == whole, "they add up as shown"
