@@ -26,7 +26,7 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, SecondRecording
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
-from pardbg.ui.main.command_palette import Commands
+from pardbg.ui.main.command_palette import Commands, Palette
 from pardbg.ui.main.lesson_screen import Course, LessonScreen
 from pardbg.ui.main.main_screen import MainScreen
 from pardbg.ui.terminal_driver import TerminalApp
@@ -89,6 +89,10 @@ class PardbgApp(TerminalApp):
             self.main = LessonScreen(
                 course, lambda key: self._in_thread(partial(keep, key)), *parts
             )
+
+    def action_command_palette(self) -> None:
+        if not Palette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
 
     def get_default_screen(self) -> MainScreen:
         return self.main

@@ -88,3 +88,16 @@ async def test_help_searches_words() -> None:
         await settled(app)
         await pilot.press("question_mark", "slash", *"busbw")
         await until(lambda: "Bytes by time" in text_of(app), text_of(app))
+
+
+async def test_enter_twice_closes_the_palette_once() -> None:
+    """As keys of a slow terminal come: the second before the first one's command ran."""
+    async with replayed("1f1b", (80, 24)) as (app, pilot):
+        await settled(app)
+        await pilot.press("ctrl+p")
+        await until(lambda: isinstance(app.screen, CommandPalette), "open")
+        palette = app.screen
+        assert isinstance(palette, CommandPalette)
+        palette.dismiss()
+        palette.dismiss()
+        await until(lambda: app.screen is app.main, "closed, and the app runs")

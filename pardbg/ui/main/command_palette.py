@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from pardbg.render.frame.activity import activity_text
 from pardbg.ui.commands.actions import GLOSSARY, SCREENS, Action, for_mode, glossary
@@ -23,6 +24,13 @@ class _Entry:
     text: str
     help: str
     do: Callable[[], object]
+
+
+class Palette(CommandPalette):
+    """Textual's palette, which closes once also where enter comes twice."""
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        return super().dismiss(result) if self in self.app.screen_stack else AwaitComplete()
 
 
 class Commands(Provider):

@@ -114,7 +114,7 @@ class Prompt(Input):
         found = tuple(self._complete(self.value))
         if not found:
             return
-        common = commonprefix(found)
+        common = commonprefix(found)  # noqa: RUF071
         self._round = found if len(found) > 1 and common == self.value else ()
         self._put(self._round[0] if self._round else common)
 
