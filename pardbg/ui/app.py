@@ -91,7 +91,7 @@ class PardbgApp(TerminalApp):
             )
 
     def action_command_palette(self) -> None:
-        if not Palette.is_open(self):
+        if not any(isinstance(screen, Palette) for screen in self.screen_stack):
             self.push_screen(Palette(id="--command-palette"))
 
     def get_default_screen(self) -> MainScreen:
