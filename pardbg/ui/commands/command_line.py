@@ -14,10 +14,8 @@ from pardbg.control.language.expr import FIELDS
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.render.draw.cells import Line, Segment, fit, line
-from pardbg.render.pages.overview.rank_table import COLUMNS
 from pardbg.session.navigation.goto import FORMS as PLACES
 from pardbg.ui.commands.actions import GLOSSARY, Action, by_command, for_mode
-from pardbg.ui.palette import NAMES
 
 __all__ = ["PLACES", "Command", "candidates", "factor", "parse"]
 _NEAR: Final = 0.75
@@ -99,7 +97,6 @@ _VALUES: Final = {
            "reduce", "gather", "scatter", "send", "recv"),
     "dtype": ("float32", "bfloat16", "float16", "int64"),
 }  # fmt: skip
-_CHOICES: Final = {"theme": tuple(NAMES), "columns": COLUMNS}
 _RANKED: Final = tuple(
     verb.value for verb in (Verb.PAUSE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.WHERE,
                             Verb.RANKS, Verb.DELAY)
@@ -148,8 +145,11 @@ def _options(
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")
     if before in INSPECT and before != DAP:
         return head, ("on ",) if words or before in PLAIN else ()
-    if before in _CHOICES:
-        return head, _CHOICES[before]
+    if before in ("theme", "columns"):
+        from pardbg.render.pages.overview.rank_table import COLUMNS  # slow, as is the next
+        from pardbg.ui.palette import NAMES
+
+        return head, tuple(NAMES) if before == "theme" else COLUMNS
     if not words:
         return head, _alternatives(action.usage, ranks)
     if "on RANKS" in action.usage:

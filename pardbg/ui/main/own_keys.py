@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,7 +16,6 @@ from pardbg.ui.commands.startup import REFUSED
 
 TITLE: Final = "Your keys"
 _KNOWN: Final = frozenset(key.value for key in Keys if key.value.isprintable())
-_ALT: Final = re.compile(r"alt\+[a-z0-9]")
 
 
 class OwnKeys:
@@ -34,7 +32,7 @@ class OwnKeys:
         if not text:
             raise UserError("key KEY COMMAND: as in `key f5 step all` or `key G goto end`")
         shown = shown if len(shown) == 1 else shown.lower()
-        if not (len(shown) == 1 or shown in _KNOWN or _ALT.fullmatch(shown)):
+        if not (len(shown) == 1 or shown in _KNOWN or (shown[:4] == "alt+" and len(shown) == 5)):
             raise UserError(f"no key {shown[:20]!r}: one character, f1 to f12, ctrl+x, alt+x, …")
         (binding,) = Binding.make_bindings([(shown, f"press('{shown}')", "")])
         name = binding.key

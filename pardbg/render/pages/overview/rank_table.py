@@ -204,12 +204,15 @@ def columns_of(
         "lead": (timed := any(rank.ahead for rank in snapshot.ranks)), "host-bound": timed,
     }  # fmt: skip
     there = {column.title: column for column in columns if texts.get(column.title, True)}
+    return _in_order(there, chosen)
+
+
+def _in_order(there: Mapping[str, Column[RankNow]], chosen: Sequence[str]) -> list[Column[RankNow]]:
+    """Return the chosen columns that there are, after the rank; all where none was chosen."""
+    if not chosen:
+        return [*there.values()]
     titles = [DRAWN[1] if name == SHARES else name for name in ("rank", *chosen)]
-    return (
-        [there[name] for name in dict.fromkeys(titles) if name in there]
-        if chosen
-        else [*there.values()]
-    )
+    return [there[name] for name in dict.fromkeys(titles) if name in there]
 
 
 def _course_columns(snapshot: Snapshot, cells: int, ascii_: bool) -> list[Column[RankNow]]:
