@@ -7,7 +7,6 @@ import what they need when they run: ``pardbg --help`` waits for no toolkit.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
@@ -16,7 +15,7 @@ from typing import NoReturn
 import click
 
 from pardbg.cli import attach, ctl, files, here, learn, live, mcp, rehearse, schedule, serve
-from pardbg.cli.common import USAGE_EXIT, echo, has_terminal, trouble
+from pardbg.cli.common import USAGE_EXIT, echo, has_terminal, trouble, write_no_more
 from pardbg.cli.front import Front, help_, start
 from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS
@@ -44,27 +43,24 @@ def main(argv: list[str] | None = None) -> NoReturn:
         code = 130
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "pardbg"
-        echo(f"pardbg: {_one_line(error.format_message())} (see `{where} --help`)", err=True)
+        echo(
+            f"pardbg: {_one_line(error.format_message()).rstrip('.')} (see `{where} --help`)",
+            err=True,
+        )
         code = USAGE_EXIT
     except click.ClickException as error:
         echo(f"pardbg: {_one_line(error.format_message())}", err=True)
         code = error.exit_code
     except BrokenPipeError:  # the reader of our stdout went away (`| head`): say nothing
-        _write_no_more()
+        write_no_more(sys.stdout)
         code = 0
     except OSError as error:
         if (said := trouble(error)) is None:
             raise
         echo(f"pardbg: {said}", err=True)
-        _write_no_more()
+        write_no_more(sys.stdout)
         code = USAGE_EXIT
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _write_no_more() -> None:
-    """Point stdout at /dev/null, so that the flush at exit does not fail."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_standard_streams() -> None:
@@ -73,6 +69,7 @@ def _open_standard_streams() -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(fd)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - as the others
     sys.stdout, sys.stderr = (
         open(os.devnull, "w") if stream is None else stream  # noqa: SIM115 - open to our end
         for stream in (sys.stdout, sys.stderr)

@@ -8,9 +8,9 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -26,8 +26,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print lines on stdout or stderr, without control characters from jobs or files."""
-    click.echo(plain_lines(text), err=err)
+    """Print lines on stdout or stderr, without control characters from jobs or files. Whose reader
+    went away (`| head`) changes nothing else: the exit code is the command's."""
+    try:
+        click.echo(plain_lines(text), err=err)
+    except BrokenPipeError:
+        write_no_more(sys.stderr if err else sys.stdout)
+
+
+def write_no_more(stream: TextIO) -> None:
+    """Point a stream at /dev/null, so that the flush at exit does not fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def trouble(error: OSError) -> str | None:
@@ -52,7 +62,9 @@ def session_path(text: str) -> tuple[Path, bool]:
     if os.path.lexists(path) or path.suffix == ".mcap":
         return path, os.path.realpath(path) in writing
     fitting = [run for run in runs if text in (run.run, run.name) or run.run.startswith(text)]
-    return (fitting[-1].session, True) if fitting else (path, False)
+    if not fitting:
+        raise UserError(f"no such file or live run: {text}; `pardbg ls` lists those")
+    return fitting[-1].session, True
 
 
 def load_session(text: str, part: int | None = None) -> Store:
@@ -73,7 +85,7 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
     """Yield a file beside ``path`` that replaces ``path`` at the end, or is removed on failure."""
     _check_target(path, force)
     if path.is_dir():
-        raise UserError(f"{path} is a directory; -o takes a file name")
+        raise UserError(f"{path} is a directory; give the name of a file")
     fresh = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         fresh.touch(exist_ok=False)  # do not follow another user's link
@@ -95,7 +107,7 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
     exports would read as one table."""
     if path.exists() and not path.is_dir():
         raise UserError(
-            f"{path} is a file, and this format writes a folder of tables; choose another -o"
+            f"{path} is a file, and this format writes a folder of tables; choose another path"
         )
     _check_target(path, force or (path.is_dir() and not any(path.iterdir())))
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -116,7 +128,9 @@ def _move_into(fresh: Path, path: Path) -> None:
         there = path / folder.relative_to(fresh)
         old, new = ({one.name for one in each.glob("*")} for each in (there, folder))
         if old - new:
-            raise UserError(f"{there} has files of another export: choose another -o, or remove it")
+            raise UserError(
+                f"{there} has files of another export: choose another path, or remove it"
+            )
     for one in made:
         target = path / one.relative_to(fresh)
         target.parent.mkdir(exist_ok=True)
@@ -133,17 +147,17 @@ def refuse_planted(path: Path) -> None:
     shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
     if shared and found.st_uid not in (os.getuid(), folder.st_uid):
         uid = found.st_uid
-        raise UserError(f"{path} belongs to another user (uid {uid}): choose another -o")
+        raise UserError(f"{path} belongs to another user (uid {uid}): choose another path")
 
 
 def _check_target(path: Path, force: bool) -> None:
     refuse_planted(path)
     if path.exists() and not force:
-        raise UserError(f"{path} exists: choose another -o, or --force to replace it")
+        raise UserError(f"{path} exists: choose another path, or --force to replace it")
     if not path.parent.is_dir():
-        raise UserError(f"no such directory: {path.parent}; create it or choose another -o")
+        raise UserError(f"no such directory: {path.parent}; create it or choose another path")
     if not os.access(path.parent, os.W_OK):
-        raise UserError(f"cannot write {path}: permission denied; choose another -o")
+        raise UserError(f"cannot write {path}: permission denied; choose another path")
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -18,7 +18,7 @@ import click
 
 from pardbg.cli.common import JSON, echo
 from pardbg.errors import UserError
-from pardbg.words import binary_size
+from pardbg.words import binary_size, duration
 
 if TYPE_CHECKING:
     from pardbg.hub.run.runs import Run
@@ -60,12 +60,21 @@ def ls(json_: bool, dead: bool) -> None:
 @JSON
 def doctor(json_: bool) -> int:
     """Check what pardbg needs on this machine; exit 1 if something is missing."""
-    results = [check() for check in (*CHECKS, *DEVICE_CHECKS)]
+    results = [_answer(check) for check in (*CHECKS, *DEVICE_CHECKS)]
     if json_:
         echo(json.dumps([asdict(result) for result in results], indent=2))
     for result in () if json_ else results:
         echo(f"{MARKS[result.status]} {result.name:<14} {result.text}")
     return 0 if all(result.status != "bad" for result in results) else 1
+
+
+def _answer(check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except subprocess.TimeoutExpired as error:
+        name = check.__name__.lstrip("_")
+        late = f"no answer in {duration(int(error.timeout) * 10**9)}"
+        return Check(name, "warn", f"{late}: overloaded machine, or `import torch` hangs")
 
 
 def find_live(name: str | None) -> Run:
@@ -88,7 +97,7 @@ def find_target(name: str | None, key: Path | None) -> Target:
     return local(find_live(name).path)
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def native() -> None:
     """Run the agent's hot path in C++: an op costs a tenth of what it costs in Python."""
 

@@ -42,8 +42,8 @@ def find_place(
     hub = hub or env.get(ENV_HUB)
     shared = env.get(ENV_SHARED)
     if not hub and not shared:
-        if key is not None or node is not None:
-            raise ConfigError("--key and --node-rank go with --hub tcp://HOST:PORT")
+        if any(one is not None for one in (key, node, nnodes)):
+            raise ConfigError("--key, --node-rank and --nnodes go with --hub tcp://HOST:PORT")
         return None
     number = _number(node, ("--node-rank", "--node_rank"), argv, _NODE, env)
     if number is None:

@@ -86,9 +86,10 @@ class SizesDiffer(Event):
 
 @dataclass(frozen=True, slots=True)
 class BarrierMissed(Event):
-    """monitored_barrier timed out: these ranks did not come in time."""
+    """These ranks did not come in time: to monitored_barrier, or to ``op``."""
 
     ranks: tuple[int, ...]
+    op: str = ""
 
 
 @dataclass(frozen=True, slots=True)

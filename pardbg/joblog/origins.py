@@ -42,11 +42,12 @@ class Origin:
 
 
 _HOST: Final = r"(?P<host>[A-Za-z](?:[\w.]*-)*[\w.]*\d[\w.-]*)"
+_LEVEL: Final = r"\[?(?:CRITICAL|ERROR|WARNING|INFO|DEBUG)\b\]?"
 _PREFIXES: Final = tuple(
     re.compile(pattern)
     for pattern in (
         # Kubernetes, containerd's files, Docker with timestamps
-        r"(?P<runtime>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d))\s+"
+        r"(?P<runtime>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d))\s"
         r"(?:std(?:out|err) [FP] )?",
         r"\[pod/(?P<host>[^/\]]+)/[^\]]+\]\s",
         # journald and syslog
@@ -76,8 +77,9 @@ _PREFIXES: Final = tuple(
         r"\[?(?P<severity>[EWIF])(?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)\s+(?:\d+ )?"
         r"[\w./-]+:\d+\]\s?",
         r"\[[EWIF] [\w./-]+:\d+\]\s",
-        r"\[?(?P<logging>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[\s,:|-]*"
-        r"(?:[\w.]+: )?(?:\[?(?:CRITICAL|ERROR|WARNING|INFO|DEBUG)\]?[\s:]+)?",
+        # a traceback's indentation and an exception's name belong to the text
+        r"\[?(?P<logging>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?"
+        rf"(?:\s?[,:|-]+\s?|\s*(?={_LEVEL})|\s)?(?:[\w.]+: (?={_LEVEL}))?(?:{_LEVEL}[\s:]+)?",
     )
 )
 

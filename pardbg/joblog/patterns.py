@@ -84,6 +84,12 @@ def _disagree(line: Line, found: Match) -> Event:
     )  # fmt: skip
 
 
+def _not_come(line: Line, found: Match) -> Event:
+    """gloo's ranks wait for a key of each rank in turn."""
+    rank = line.origin.rank
+    return events.BarrierMissed(line, rank, (int(found["rank"]),), "init_process_group")
+
+
 def _unreachable(line: Line, found: Match) -> Event:
     address = re.sub(r"[\s(),]+", " ", found["at"] or "").strip().replace(" ", ":")
     return events.Unreachable(line, line.origin.rank, address)
@@ -168,6 +174,8 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"(?P<b>.*)", _disagree),
     ("monitored barrier", (b"onitoredBarrier",),
      r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier", _as(events.BarrierMissed)),
+    ("store: rank missing", (b"ait timeout",),
+     r"[Ww]ait timeout after \d+ ?ms, keys: /default_pg/\S*/(?P<rank>\d+)$", _not_come),
     ("store: clients missing", (b"s joined",),
      r"(?P<joined>\d+)/(?P<expected>\d+) (?:clients|workers) joined", _as(events.NotAllJoined)),
     ("store: no connection", (b"imed out", b"C10d store"),
@@ -237,10 +245,14 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
     ("gloo sizes differ", (b"preamble.length", b"collective mismatch"),
      r"preamble\.length <= op\.nbytes\. (?P<sent_bytes>\d+) vs (?P<expected_bytes>\d+)|"
      r"Is there a distributed collective mismatch", _as(events.SizesDiffer)),
+    ("peer lost", (b"onnection ", b"roken pipe"),  # of torch and NCCL: programs have others
+     r"^(?=.*(?i:gloo|nccl|c10d|SocketImpl|TCPStore|\.cpp|\.cc\b)).*?"
+     r"(?P<text>Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe)",
+     _as(events.PeerLost)),
     ("peer lost", (b"onnection ", b"roken pipe", b"ncclRemote", b"NET/IB"),
-     r"(?P<text>Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|"
-     r"ncclRemoteError|connectFullMesh failed|NET/IB.*(?:status|vendor err).*"
-     r"|remote process exited)",
+     r"(?P<text>ncclRemoteError|connectFullMesh failed|NET/IB.*(?:status|vendor err).*"
+     r"|remote process exited"
+     r"|^(?:RuntimeError: )?(?:Connection (?:closed|reset) by peer|Broken pipe))",
      _as(events.PeerLost)),
     ("nccl warning", (b"NCCL WARN",), WARNING.pattern, _as(events.NcclWarning)),
     ("c++ abort", (b"terminate", b"egmentation fault"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 import zstandard
+from mcap.writer import MCAP0_MAGIC
 
 from pardbg.errors import UserError
 from pardbg.joblog import origins
@@ -111,7 +112,9 @@ class Log:
 
     events: list[Event] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
-    """Ranks that have a line with a needle."""
+    """Ranks that a line with a needle is of."""
+    lines: dict[str, int] = field(default_factory=dict)
+    """Number of lines of each file."""
     num_bytes: int = 0
     dropped: int = 0
     """Number of events dropped after the first MAX_EVENTS."""
@@ -153,10 +156,12 @@ def _opened(name: str) -> BinaryIO:
     if name == "-":
         return sys.stdin.buffer
     with open(name, "rb") as file:
-        head = file.read(4)
+        head = file.read(5)
+    if head == MCAP0_MAGIC[:5]:
+        raise UserError(f"{name} is a session, not a log: `pardbg report {name}` has its findings")
     if head[:2] == b"\x1f\x8b":
         return cast(BinaryIO, gzip.open(name))
-    if head == b"\x28\xb5\x2f\xfd":
+    if head[:4] == b"\x28\xb5\x2f\xfd":
         return cast(BinaryIO, _Zstd(name))
     return open(name, "rb")
 
@@ -232,6 +237,7 @@ class _Scanner:
             self._block(rest + data[:end])
             rest = data[end:]
         self._block(rest)
+        self._log.lines[self._name] = self._number
         for begun in self._open.values():
             if begun.place:  # the log ends before the line that says what was raised
                 self._log.add(Failure(begun.first, begun.first.origin.rank, "", "", begun.place))

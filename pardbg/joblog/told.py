@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 from pardbg.events.log_facts import LogLine, LogSays
@@ -20,7 +21,8 @@ MAX_UNKNOWN: Final = 3
 
 
 def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
-    """Yield the conclusions of a log as lines of text."""
+    """Return what a log tells, in lines."""
+    names = _names({line.file for one in verdict.conclusions for line in one.lines})
     for one in verdict.conclusions:
         kind = KINDS[one.kind]
         note = "follows: " if one.follows else ""
@@ -29,18 +31,18 @@ def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
         if not one.follows:
             yield from _wrapped(kind.advice, width, "  → ")
         for line in one.lines[: 1 if one.follows else None]:
-            yield f"    {_place(line)}: {line.text}"[:width]
+            yield f"    {names[line.file]}:{line.number}: {line.text}"[:width]
         yield ""
     if not verdict.conclusions:
         yield "Nothing found: no line of these logs tells of a failure that pardbg knows."
     if verdict.untold:
         yield f"Not told by these logs: {'; '.join(UNTOLD[one] for one in verdict.untold)}."
     if verdict.unknown:
-        lines = plural(len(verdict.unknown), "watchdog line")
-        yield f"{lines} in words that pardbg does not know:"
-        yield from (
-            f"    {_place(one)}: {one.text}"[:width] for one in verdict.unknown[:MAX_UNKNOWN]
-        )
+        number = plural(len(verdict.unknown), "watchdog line")
+        yield f"{number} in words that pardbg does not know:"
+        names = _names({one.file for one in verdict.unknown})
+        for line in verdict.unknown[:MAX_UNKNOWN]:
+            yield f"    {names[line.file]}:{line.number}: {line.text}"[:width]
     seen = f"; lines of {ranks_text(verdict.ranks)}" if verdict.ranks else ""
     world = f" of {verdict.world_size}" if verdict.world_size and verdict.ranks else ""
     yield f"Read {size(log.num_bytes)}{seen}{world}."
@@ -73,8 +75,14 @@ def _wrapped(text: str, width: int, lead: str) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest)
 
 
-def _place(line: Line) -> str:
-    return f"{line.file.rpartition('/')[2]}:{line.number}"
+def _names(files: Set[str]) -> dict[str, str]:
+    """Return as much of the end of each path as tells it from the others."""
+    names: dict[str, str] = {}
+    for parts in (1, 2, 3):
+        names |= {file: "/".join(file.split("/")[-parts:]) for file in files - names.keys()}
+        counts = Counter(names.values())
+        names = {file: name for file, name in names.items() if counts[name] == 1}
+    return {file: names.get(file, file) for file in files}
 
 
 def as_json(verdict: Verdict, log: Log) -> dict[str, Any]:

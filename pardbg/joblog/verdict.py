@@ -57,6 +57,8 @@ class Verdict:
 
 
 MAX_LINES: Final = 4
+LATER_LINES: Final = 50
+"""Behind an exception that ended its process come fewer: other ranks', a launcher's."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
     notes = [*unfit, *(one for one in exact if one not in waits)]
     if fit and any(one.culprits for one in waits):
         untold = []
-    checks = [*_inits(log.events), *_store(log.events), *_reported(log.events)]
+    checks = [*_inits(log.events), *_store(log.events), *_reported(log.events, log.ranks)]
     stopped = bool(waits) or any(one.kind == "mismatch" for one in checks)
     failures = _failures(log.events, aborts_follow=stopped)
     named = [*failures, *(one for one in checks if one.kind == "missing-rank")]
@@ -95,12 +97,27 @@ def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
         found.append(
             Conclusion("peers-lost", absent, _ranks(lost), facts=facts, lines=_lines(lost))
         )
+    if not found and (raised := _of(log.events, events.Failure)) and not orders:
+        found = [_failure([raised[0]], follows=False)]
+    if _went_on(log, found):
+        found = [replace(one, kind="exception-logged") for one in found]
     if all(one.follows for one in found):  # there is nothing that it would follow from
         found = [replace(one, follows=one.kind == "nccl-warning") for one in found]
     unknown = tuple(one.line for one in _of(log.events, events.Unknown))
     arranged = tuple(sorted([*found, *notes], key=lambda one: one.follows))
     doubts = tuple(dict.fromkeys(untold)) if not (arranged and failures) else ()
     return Verdict(arranged, doubts, tuple(sorted(log.ranks)), world, unknown)
+
+
+def _went_on(log: Log, found: Sequence[Conclusion]) -> bool:
+    """Return whether the log has exceptions alone, and goes on behind each for long: a program that
+    catches one may print it."""
+    return all(one.kind == "exception" for one in found) and all(
+        isinstance(one, events.Failure)
+        and not (one.native or CONSEQUENCE.search(one.type))
+        and log.lines.get(one.line.file, 0) > one.line.number + LATER_LINES
+        for one in log.events
+    )
 
 
 def _explained(wait: Conclusion, failures: Sequence[Conclusion]) -> bool:
@@ -306,7 +323,7 @@ def _causes(found: Sequence[Event]) -> list[Event]:
     memory = _of(found, events.OutOfMemory)
     for one in [*memory, *_of(found, events.DeviceFault)]:
         first.setdefault((type(one), one.line.origin.process, one.rank), one)
-    own = {id(one.line) for one in memory}
+    own = {id(one.line) for one in (*memory, *_of(found, events.Disagree))}
     raised = [one for one in _of(found, events.Failure) if not one.native]
     for failure in raised:
         if id(failure.line) not in own and not consequent(failure):
@@ -321,21 +338,27 @@ def _causes(found: Sequence[Event]) -> list[Event]:
 def _ends(found: Sequence[Event], raised: Sequence[events.Failure]) -> dict[object, Event]:
     """Return ends of processes that no exception, launcher's signal or lack of memory explains."""
     told = {one.rank for one in raised} | {one.rank for one in _of(found, events.OutOfMemory)}
+    unranked = sum(one.rank is None and consequent(one) for one in raised)
     ends: dict[object, events.Ended] = {}
     for one in _of(found, events.Ended):
         key = one.pid if one.pid is not None else (one.rank, one.host, one.local_rank)
         before = ends.get(key)
         if before is None or before.rank is None:
             ends[key] = one
-    return {
+    left: dict[object, Event] = {
         ("ended", key): one for key, one in ends.items()
         if one.code != 0 and one.code not in ASKED
         and not (one.code > 0 and (one.rank in told or (one.rank is None and raised)))
     }  # fmt: skip
+    if len(left) < unranked and all(one.code == 1 for one in _of(left.values(), events.Ended)):
+        return {}  # each of them by one of those exceptions; one more is the launcher's
+    return left
 
 
 def consequent(one: events.Failure) -> bool:
-    """Return whether the exception only reports another process's failure."""
+    """Return whether the exception only tells of another process's failure."""
+    if "EADDRINUSE" in one.text:
+        return False
     return bool(CONSEQUENCE.search(one.type) or CONSEQUENT_TEXT.search(one.text))
 
 
@@ -418,17 +441,36 @@ def _store(found: Sequence[Event]) -> list[Conclusion]:
     return conclusions
 
 
-def _reported(found: Sequence[Event]) -> list[Conclusion]:
+def _disagreement(
+    first: events.Disagree, found: Sequence[Event], seen: Collection[int]
+) -> Conclusion:
+    """Return who issued what by all ranks' reports. Each rank names one that differs from it, so
+    the odd ones are known only where a side of each rank of the log is."""
+    reports = [one for one in _of(found, events.Disagree) if one.seq == first.seq]
+    sides = {
+        rank: f"{op}{shape}"
+        for one in reports
+        for rank, op, shape in zip(one.ranks, one.ops, one.shapes, strict=True)
+    }
+    differ = odd({rank: (side, None, None) for rank, side in sides.items()})
+    culprits: tuple[int, ...] = ()
+    most, other = (f"{sides[rank]} on rank {rank}" for rank in first.ranks)
+    facts: Facts = (("most", most), ("other", other))
+    if differ is not None and differ[0] and {*seen, *range(max(sides))} <= sides.keys():
+        culprits, facts = differ
+    lines = {id(one.line): one.rank in culprits for one in reports}
+    raised = [one for one in _of(found, events.Failure) if one.place and id(one.line) in lines]
+    places = [one.place for one in sorted(raised, key=lambda one: not lines[id(one.line)])]
+    return Conclusion(
+        "mismatch", culprits, tuple(sorted(sides)), "", first.seq, first.ops[0], facts,
+        _lines(reports), place=places[0] if places else None,
+    )  # fmt: skip
+
+
+def _reported(found: Sequence[Event], seen: Collection[int]) -> list[Conclusion]:
     conclusions: list[Conclusion] = []
-    for one in _of(found, events.Disagree)[:1]:
-        sides = [
-            f"{op}{shape} on rank {rank}"
-            for op, shape, rank in zip(one.ops, one.shapes, one.ranks, strict=True)
-        ]
-        facts = (("most", sides[0]), ("other", sides[1]))
-        conclusions.append(
-            Conclusion("mismatch", (), one.ranks, "", one.seq, one.ops[0], facts, (one.line,))
-        )
+    for first in _of(found, events.Disagree)[:1]:
+        conclusions.append(_disagreement(first, found, seen))
     if differ := _of(found, events.SizesDiffer):
         sent, expected = differ[0].sent_bytes, differ[0].expected_bytes
         sizes: Facts = (("most", f"{expected} bytes"), ("other", f"{sent} bytes")) if sent else ()
@@ -438,8 +480,8 @@ def _reported(found: Sequence[Event]) -> list[Conclusion]:
     if missed := _of(found, events.BarrierMissed):
         culprits = tuple(sorted({rank for one in missed for rank in one.ranks}))
         conclusions.append(
-            Conclusion("missing-rank", culprits, _ranks(missed), op="monitored_barrier",
-                       lines=_lines(missed))
+            Conclusion("missing-rank", culprits, _ranks(missed),
+                       op=missed[0].op or "monitored_barrier", lines=_lines(missed))
         )  # fmt: skip
     for left in _of(found, events.NotJoined)[:1]:
         conclusions.append(Conclusion("missing-rank", left.ranks, seq=left.seq, lines=(left.line,)))

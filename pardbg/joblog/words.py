@@ -20,6 +20,10 @@ class Kind:
     advice: str
 
 
+MAX_TOLD: Final = 200
+"""Characters of an exception's text in a sentence; the log's line has the rest."""
+
+
 def _ranks(numbers: tuple[int, ...], none: str = "a rank that the log does not name") -> str:
     text = ranks_text(numbers) if numbers else none
     return text[:1].upper() + text[1:]
@@ -64,7 +68,8 @@ def _mismatch(one: Conclusion) -> str:
     facts = dict(one.facts)
     differ = f": {facts['most']} and {facts['other']}" if facts else ""
     if one.culprits:
-        odd = f"{_ranks(one.culprits)} issued {facts['other']}, the others {facts['most']}"
+        odd = f"{ranks_text(one.culprits)} issued {facts['other']}{_at(one)}"
+        odd += f", the others {facts['most']}"
         return f"Ranks disagree at {_op(one)}: {odd}."
     return f"Ranks disagree at {_op(one)}{differ}."
 
@@ -90,7 +95,9 @@ def _stuck(one: Conclusion) -> str:
 def _exception(one: Conclusion) -> str:
     facts = dict(one.facts)
     place = f" at {facts['file']}:{facts['line']} ({facts['function']})" if facts["file"] else ""
-    text = f": {str(facts['text']).rstrip('.')}" if facts["text"] else ""
+    told = str(facts["text"]).rstrip(".")
+    told = told if len(told) <= MAX_TOLD else told[:MAX_TOLD].rpartition(" ")[0] + " …"
+    text = f": {told}" if told else ""
     kind = facts["type"] or "an exception, whose type is cut off"
     return f"{_ranks(one.culprits, 'A process')} raised {kind}{text}{place}."
 
@@ -190,6 +197,9 @@ KINDS: Final[dict[str, Kind]] = {
                      "NCCL_DEBUG=INFO, dmesg for Xid, link counters."),
     "exception": Kind("error", _exception, "Start at this line; what other ranks say later follows "
                       "from it."),
+    "exception-logged": Kind(
+        "note", lambda c: f"{_exception(c)} The log goes on, and tells of no process that ended.",
+        "If the program caught it, nothing is wrong; else start at this line."),
     "out-of-memory": Kind("error", _memory, "Lower the batch or sequence, shard or recompute more; "
                           "`pardbg run` shows which category grew."),
     "host-memory": Kind("error", _host_memory, "Look at what a rank keeps in the host's memory: "

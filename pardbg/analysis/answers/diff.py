@@ -310,7 +310,7 @@ def _notes(a: Scope, b: Scope) -> list[str]:
         notes.append(f"schedule {schedules[0] or 'none'} beside {schedules[1] or 'none'}")
     for scope, name in ((a, "A"), (b, "B")):
         if scope.view.store.truncated:
-            notes.append(f"{name} ends early")
+            notes.append(f"{name} is cut off or damaged")
         if not METRICS["step"].values(scope, ""):
             notes.append(f"{name} has no complete step to compare")
     return notes

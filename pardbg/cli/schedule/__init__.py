@@ -37,7 +37,7 @@ output_options = all_of(
 )
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def schedule() -> None:
     """Make, check and compare pipeline schedules, in torch's CSV grammar.
 

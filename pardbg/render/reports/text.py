@@ -94,7 +94,7 @@ def _run(report: Report) -> list[str]:
         goes_on = f"; it goes on in {following}" if following else ", its last"
         lines.append(f"Part {part} of a recording{goes_on}.")
     if run.truncated:
-        lines.append("The file ends early: this is what was recorded up to there.")
+        lines.append("The file is cut off or damaged: this is what it has up to there.")
     return lines
 
 

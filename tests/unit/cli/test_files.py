@@ -53,7 +53,7 @@ def test_nothing_is_replaced_unasked(session: Path, capsys: pytest.CaptureFixtur
     assert run("export", session, "--to", "perfetto", "-o", out) == 0
     before, _ = out.read_bytes(), capsys.readouterr()
     assert run("export", session, "--to", "perfetto", "-o", out) == 2
-    assert "exists: choose another -o, or --force" in one_line(capsys)
+    assert "exists: choose another path, or --force" in one_line(capsys)
     for command in ("repair", "import"):
         assert run(command, session, "-o", out) == 2 and "exists" in one_line(capsys)
     assert run("report", session, "--html", out) == 2 and "exists" in one_line(capsys)
@@ -113,7 +113,7 @@ def test_two_exports_never_become_one_table(
     more.write_bytes(b"of a larger job")
     written = sorted((path, path.stat().st_ino) for path in out.rglob("*"))
     assert run("export", session, "--to", "parquet", "-o", out, "--force") == 2
-    assert "action has files of another export: choose another -o" in one_line(capsys)
+    assert "action has files of another export: choose another path" in one_line(capsys)
     assert sorted((path, path.stat().st_ino) for path in out.rglob("*")) == written
 
 

@@ -202,3 +202,21 @@ def test_what_the_machine_lacks_gets_one_line(
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, f"pardbg: {said}\n")
+
+
+@pytest.mark.parametrize(("check", "code"), [("'bubble<99%'", 0), ("'bubble<1%'", 1)])
+def test_whose_reader_went_away_has_the_commands_exit_code(check: str, code: int) -> None:
+    session = Path(__file__).parents[3] / "sessions" / "1f1b.mcap"
+    line = f"{sys.executable} -m pardbg.cli check {session} {check} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_log_from_a_closed_stdin_is_empty() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m pardbg.cli explain - <&-"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

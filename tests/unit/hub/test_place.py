@@ -69,6 +69,7 @@ def test_what_was_said_outranks_what_was_found(key: Path) -> None:
     ("given", "says"),
     [
         ({"hub": None, "node": 1}, "go with --hub"),
+        ({"hub": None, "nnodes": 2}, "go with --hub"),
         ({}, "which node is this"),
         ({"node": 2, "nnodes": 2}, "nodes count from 0"),
         ({"node": 1, "hub": "node0:29700"}, "is not of the form tcp://HOST:PORT"),

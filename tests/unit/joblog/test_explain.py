@@ -79,6 +79,83 @@ def test_an_xid_of_a_program_that_ends_follows_from_its_exception(tmp_path: Path
     assert (first.kind, then.kind, then.follows) == ("exception", "program-fault", True)
 
 
+CAUGHT = ["Traceback (most recent call last):", '  File "t.py", line 3, in f', "KeyError: 'x'"]
+
+
+@pytest.mark.parametrize(("later", "kind"), [
+    (["step 2"] * 60, "exception-logged"),
+    (["step 2"] * 9, "exception"),  # other ranks' output until they wait
+    (["srun: error: n1: task 3: Exited with exit code 1"] + ["step 2"] * 60, "exception"),
+])  # fmt: skip
+def test_an_exception_behind_which_the_log_goes_on(
+    later: list[str], kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text("\n".join([*CAUGHT, *later]) + "\n")
+    first = judge(read([str(tmp_path / "job.log")])).conclusions[0]
+    assert (first.kind, first.fact("type")) == (kind, "KeyError")
+
+
+@pytest.mark.parametrize("prefix", [
+    "2026-11-30T05:44:01.123456789Z ", "[2026-11-30 05:44:01,123] ", "2026-11-30 05:44:01,123 - ",
+    "2026-11-30 05:44:01 ", "Nov 30 05:44:01 node7 torchrun[42]: ",
+])  # fmt: skip
+def test_times_leave_a_traceback_its_indentation(prefix: str, tmp_path: Path) -> None:
+    frame = '  File "/opt/venv/lib/python3.11/site-packages/torch/nn/m.py", line 9, in f'
+    whole = [CAUGHT[0], frame, "    x = y[", *[frame, "    return f("] * 6, *CAUGHT[1:]]
+    (tmp_path / "job.log").write_text("".join(f"{prefix}{line}\n" for line in whole))
+    [one] = judge(read([str(tmp_path / "job.log")])).conclusions
+    assert (one.fact("type"), one.fact("text"), one.fact("line")) == ("KeyError", "'x'", 3)
+
+
+@pytest.mark.parametrize(("line", "kinds"), [
+    ("WARNING s3: ('Connection aborted.', 104, 'Connection reset by peer'), retrying", []),
+    ("[c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe", ["peers-lost"]),
+    ("RuntimeError: Connection reset by peer", ["peers-lost"]),
+])  # fmt: skip
+def test_connections_of_the_job_and_of_its_program(
+    line: str, kinds: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text(line + "\n")
+    assert [one.kind for one in judge(read([str(tmp_path / "job.log")])).conclusions] == kinds
+
+
+def _detail(rank: int, shape: int, peer: int, other: int) -> str:
+    mine, its = (f"CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{n}], "
+                 "TensorDtypes=Float)" for n in (shape, other))  # fmt: skip
+    return (
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/a/t.py", line {rank + 5}, in f\n'
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} "
+        f"is running collective: {mine}, but Rank {peer} is running collective: {its}.\n"
+    )
+
+
+def test_ranks_that_disagree_by_reports_of_all(tmp_path: Path) -> None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank names the first that differs from it."""
+    path = tmp_path / "job.log"
+    reports = [_detail(2, 100, 1, 120), _detail(0, 100, 1, 120), _detail(1, 120, 0, 100)]
+    path.write_text("".join(reports))
+    [one] = judge(read([str(path)])).conclusions
+    assert (one.kind, one.culprits, one.place) == ("mismatch", (1,), ("/a/t.py", 6, "f"))
+    path.write_text(_detail(0, 100, 4, 120) + _detail(1, 100, 4, 120))  # nothing of 2 and 3
+    [one] = judge(read([str(path)])).conclusions
+    assert (one.kind, one.culprits) == ("mismatch", ())
+
+
+def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+    """It is an exception of the network, and nothing came before it."""
+    text = CAUGHT[0] + "\ntorch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE\n"
+    (tmp_path / "job.log").write_text(text)
+    [one] = judge(read([str(tmp_path / "job.log")])).conclusions
+    assert (one.kind, one.fact("type")) == ("exception", "DistNetworkError")
+
+
+def test_a_session_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / "s.mcap").write_bytes(b"\x89MCAP0\r\n")
+    with pytest.raises(UserError, match="is a session"):
+        read([str(tmp_path / "s.mcap")])
+
+
 def test_a_healthy_log_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(HEALTHY)
     verdict = judge(read([str(tmp_path / "job.log")]))

@@ -393,6 +393,7 @@ LOGGED: Final = (
     "missing-rank", "mismatch", "absent-ranks", "different-ops", "stuck-op", "exception",
     "out-of-memory", "device-fault", "process-ended", "ranks-not-joined", "store-unreachable",
     "init-not-complete", "told-to-end", "peers-lost", "nccl-warning", "watchdog-stuck",
+    "exception-logged",
     "host-ahead", "dump-unfit", "dump-disagrees", "program-fault", "rank-twice", "device-twice",
     "host-memory",
 )  # fmt: skip

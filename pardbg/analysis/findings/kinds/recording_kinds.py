@@ -85,7 +85,7 @@ class UnknownData(Note):
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Note):
-    """The file ends early."""
+    """The file is cut off or damaged."""
 
 
 # -- pardbg's own processes
