@@ -17,6 +17,7 @@ from typing import Final
 from pardbg.events.rank_dumps import RankDump
 from pardbg.joblog import events, joined
 from pardbg.joblog.conclusion import Conclusion, Facts, odd, signature
+from pardbg.joblog.disagreement import disagreement
 from pardbg.joblog.events import Event, Line
 from pardbg.joblog.origins import Clock
 from pardbg.joblog.scan import Log
@@ -441,36 +442,10 @@ def _store(found: Sequence[Event]) -> list[Conclusion]:
     return conclusions
 
 
-def _disagreement(
-    first: events.Disagree, found: Sequence[Event], seen: Collection[int]
-) -> Conclusion:
-    """Return who issued what by all ranks' reports. Each rank names one that differs from it, so
-    the odd ones are known only where a side of each rank of the log is."""
-    reports = [one for one in _of(found, events.Disagree) if one.seq == first.seq]
-    sides = {
-        rank: f"{op}{shape}"
-        for one in reports
-        for rank, op, shape in zip(one.ranks, one.ops, one.shapes, strict=True)
-    }
-    differ = odd({rank: (side, None, None) for rank, side in sides.items()})
-    culprits: tuple[int, ...] = ()
-    most, other = (f"{sides[rank]} on rank {rank}" for rank in first.ranks)
-    facts: Facts = (("most", most), ("other", other))
-    if differ is not None and differ[0] and {*seen, *range(max(sides))} <= sides.keys():
-        culprits, facts = differ
-    lines = {id(one.line): one.rank in culprits for one in reports}
-    raised = [one for one in _of(found, events.Failure) if one.place and id(one.line) in lines]
-    places = [one.place for one in sorted(raised, key=lambda one: not lines[id(one.line)])]
-    return Conclusion(
-        "mismatch", culprits, tuple(sorted(sides)), "", first.seq, first.ops[0], facts,
-        _lines(reports), place=places[0] if places else None,
-    )  # fmt: skip
-
-
 def _reported(found: Sequence[Event], seen: Collection[int]) -> list[Conclusion]:
     conclusions: list[Conclusion] = []
-    for first in _of(found, events.Disagree)[:1]:
-        conclusions.append(_disagreement(first, found, seen))
+    if reports := _of(found, events.Disagree):
+        conclusions.append(disagreement(reports, _of(found, events.Failure), seen))
     if differ := _of(found, events.SizesDiffer):
         sent, expected = differ[0].sent_bytes, differ[0].expected_bytes
         sizes: Facts = (("most", f"{expected} bytes"), ("other", f"{sent} bytes")) if sent else ()
