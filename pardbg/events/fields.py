@@ -49,6 +49,8 @@ def integer(fields: Mapping[Any, Any], key: str, default: int) -> int:
 def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
     """Return a whole number below MAX_NUMBER, also from a float without a fraction; else None."""
     value = fields.get(key)
+    if type(value) is int and -MAX_NUMBER < value < MAX_NUMBER:
+        return value  # as nearly all: thousands are asked for in a frame
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_NUMBER:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:

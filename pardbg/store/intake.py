@@ -100,7 +100,7 @@ class PutBy:
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
-        self._tables = self.num_bytes = 0
+        self._tables = self._ever = self.num_bytes = 0
         self.rests = False
         """Whether records stay here even if a reader asks for them."""
         self.look: ref[object] | None = None
@@ -112,10 +112,15 @@ class PutBy:
         self._bodies.append(body := records.tobytes())
         self.num_bytes += len(body)
         self._tables |= tables
+        self._ever |= tables
 
     def has(self, name: str) -> bool:
         """Return whether there are records of that table."""
         return not self.rests and bool(self._tables & _BIT_OF[name])
+
+    def has_had(self, name: str) -> bool:
+        """Return whether records of that table have ever come."""
+        return bool(self._ever & _BIT_OF[name])
 
     @property
     def looked_at(self) -> bool:

@@ -163,6 +163,10 @@ class Process:
             to_columns((self,))
         return self._tables.get(name, _NOTHING[name])
 
+    def has_had(self, name: str) -> bool:
+        """Return whether records of one kind have ever come."""
+        return self.put_by.has_had(name)
+
     def totals(self, name: str) -> Totals:
         """Return the sums of a kind of op."""
         self.table(name)
@@ -180,6 +184,8 @@ class Process:
     @property
     def last_ns(self) -> int | None:
         """Return the newest known time of the process: of a record, or of a later failure."""
+        if not (self.failures or self.failed_requests):
+            return self.newest_ns or None
         failures = (one.t_ns for one in self.failures[-1:])
         requests = (one.t_ns for one in self.failed_requests[-1:])
         return max((*failures, *requests, self.newest_ns or 0)) or None

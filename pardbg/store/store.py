@@ -48,6 +48,10 @@ class Store:
     _ranked: tuple[int, dict[int | None, dict[int, Process]]] = (-1, {})
     """A revision and, by time, the ranks' processes as of it."""
     _may_forget = True
+    _settled = -1
+    """The revision of which all received records are taken in."""
+    _newest: tuple[int, int] = (-1, 0)
+    """A revision, and the newest time known then, in ns."""
     truncated = False
     """Whether the session file ends without its summary."""
     reference: Store | None = None  # of the run that this one is to compute the same as
@@ -134,6 +138,9 @@ class Store:
 
     def settle(self) -> None:
         """Take in all received records; reading functions call this first."""
+        if self._settled == self.revision:
+            return  # a frame asks a dozen times
+        self._settled = self.revision
         for _ in range(2):  # at last what its device will not come to, of a process that has ended
             take(self.procs.values())
 
@@ -158,10 +165,13 @@ class Store:
         self.settle()
         if self.part is not None:
             return lives.end_of(self.of_part())
-        newest = [t_ns for p in self.procs.values() if (t_ns := p.last_ns) is not None]
-        newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
-        newest += [t for t, _ in self.run_ends]
-        return max(newest, default=self.begin_ns)
+        if self._newest[0] != self.revision:
+            newest = [t_ns for p in self.procs.values() if (t_ns := p.last_ns) is not None]
+            others = self.states, self.controls, self.output
+            newest += [h.newest_ns for h in others if h.newest_ns]
+            newest += [t for t, _ in self.run_ends]
+            self._newest = self.revision, max(newest, default=self.begin_ns)
+        return self._newest[1]
 
     @property
     def horizon_ns(self) -> int:

@@ -114,6 +114,8 @@ def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Inter
 @per_view
 def _recent(view: View) -> list[Interval]:
     """Return the last holds of all ranks, merged, in order of time."""
+    if not (any(one.has_had("held") for one in view.ranks.values()) or _open_holds(view)):
+        return []  # the usual case
     held = view.all("held")
     found = held.take(("t0_ns", "t1_ns"), np.maximum(held.counts - LAST, 0))
     spans = list(zip(found["t0_ns"].tolist(), found["t1_ns"].tolist(), strict=True))

@@ -273,8 +273,9 @@ def _may_wait(view: View) -> dict[int, Process]:
     """Ranks whose STATE says so, or where there is none, of whom something that was issued
     PATIENCE_NS ago was not complete at the cursor."""
     said, ranks = states(view), view.ranks
-    may = np.array([process.proc in said for process in ranks.values()], np.bool_)
-    silent, of = np.flatnonzero(~may), np.array([*ranks.values(), None])
+    told = [said.get(process.proc) for process in ranks.values()]
+    may = np.array([bool(one and fields.integer(one, "open", 0)) for one in told], np.bool_)
+    silent, of = np.flatnonzero([one is None for one in told]), np.array([*ranks.values(), None])
     for name in _ISSUED if len(silent) else ():
         tables = view.joined(name)
         until_ns = np.full(len(ranks), view.t_ns - PATIENCE_NS)
