@@ -41,7 +41,7 @@ def write_no_more(stream: TextIO) -> None:
 
 
 def trouble(error: OSError) -> str | None:
-    """Return what the machine lacks, as text for the user; None: the error is a bug of pardbg."""
+    """Return the lack of the machine that an error shows, as text; None: a bug of pardbg."""
     if isinstance(error, FileNotFoundError) and error.filename is None:
         return "the current directory no longer exists: cd to another one"
     words = {

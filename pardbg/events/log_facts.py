@@ -16,9 +16,9 @@ class LogSays(Message, tag="log"):
     text: Line
     advice: Line = ""
     error: bool = False
-    """Whether it is a failure: neither a note nor a consequence of another conclusion."""
+    """Whether the conclusion is a failure: no note, and no consequence of another one."""
     stop: bool = False
-    """Whether it is about an op that did not end, not about a process that failed."""
+    """Whether the conclusion is about an op that did not end, not about a failed process."""
     culprits: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     group: Line = ""

@@ -40,7 +40,7 @@ class ProcessFacts:
     leaving: bool = False
     """Whether the process's main thread has ended."""
     launches: bool = False
-    """Whether it is a launcher, not a rank: it has defined nothing itself, and started a rank."""
+    """Whether the process is a launcher, not a rank: no definitions of its own, started a rank."""
 
     left: bool = False
     """Whether other ranks met again without it: one of them has its number."""

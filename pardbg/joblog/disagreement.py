@@ -1,4 +1,4 @@
-"""Who disagrees by TORCH_DISTRIBUTED_DEBUG=DETAIL, where each rank reports what it saw."""
+"""Ranks that disagree by TORCH_DISTRIBUTED_DEBUG=DETAIL, where each rank reports what it saw."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_LINES: Final = 4
 def disagreement(
     reports: Sequence[Disagree], raised: Sequence[Failure], seen: Collection[int]
 ) -> Conclusion:
-    """Return who issued what by all ranks' reports of the first op. Each rank names one that
-    differs from it, so the odd ones are known only where a side of each rank of the log is."""
+    """Return the conclusion on unlike ops, by all ranks' reports of the first op. Each rank names
+    another that differs, so the odd ranks are known only where the log has a side of each."""
     first = reports[0]
     reports = [one for one in reports if one.seq == first.seq]
     sides = {

@@ -21,7 +21,7 @@ MAX_UNKNOWN: Final = 3
 
 
 def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
-    """Return what a log tells, in lines."""
+    """Yield the verdict on a log as lines."""
     names = _names({line.file for one in verdict.conclusions for line in one.lines})
     for one in verdict.conclusions:
         kind = KINDS[one.kind]

@@ -53,7 +53,7 @@ class Process:
     """The same process under the number that it had up to its record ``since`` (`again`)."""
     since = 0
     launches = False
-    """Whether it is a launcher, whatever its environment says: no definitions, started a rank."""
+    """Whether the process is a launcher, whatever its environment: it started a rank."""
     by_port = False
     """Whether the process's job is identified by its ranks' port (pardbg.store.lives)."""
 

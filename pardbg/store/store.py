@@ -48,10 +48,8 @@ class Store:
     _ranked: tuple[int, dict[int | None, dict[int, Process]]] = (-1, {})
     """A revision and, by time, the ranks' processes as of it."""
     _may_forget = True
-    _settled = -1
-    """The revision of which all received records are taken in."""
-    _newest: tuple[int, int] = (-1, 0)
-    """A revision, and the newest time known then, in ns."""
+    _settled = -1  # the revision whose records are all taken in
+    _newest: tuple[int, int] = (-1, 0)  # a revision, and the newest time known then, in ns
     truncated = False
     """Whether the session file ends without its summary."""
     reference: Store | None = None  # of the run that this one is to compute the same as
@@ -72,15 +70,13 @@ class Store:
         """Summary of lives that ended and whose detail is forgotten."""
         self.refused: Counter[str] = Counter()
         """Kind of data that was left out because a limit was reached -> how often."""
-        self.groups: dict[tuple[int, str], definitions.GroupDef] = {}
-        """(epoch, key) -> group."""
+        self.groups: dict[tuple[int, str], definitions.GroupDef] = {}  # by (epoch, key)
         self._places = Places(self.groups)
         self.plans: dict[tuple[int, str], definitions.PlanDef] = {}
         """(epoch, group key) -> newest plan."""
         self.run: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}
-        self.run_ends: list[tuple[int, int | None]] = []
-        """(t_ns, exit code)."""
+        self.run_ends: list[tuple[int, int | None]] = []  # (t_ns, exit code)
         self.told: list[tuple[int, int]] = []  # (t_ns, signal) that the launcher was to pass on
         self.states = StateHistory(self.limits.states, self.limits.keep_ns)
         self.controls = History(self.limits.controls, self.limits.keep_ns)
@@ -138,11 +134,9 @@ class Store:
 
     def settle(self) -> None:
         """Take in all received records; reading functions call this first."""
-        if self._settled == self.revision:
-            return  # a frame asks a dozen times
-        self._settled = self.revision
-        for _ in range(2):  # at last what its device will not come to, of a process that has ended
-            take(self.procs.values())
+        before, self._settled = self._settled, self.revision
+        for _ in range(2 if before != self.revision else 0):  # a frame asks a dozen times
+            take(self.procs.values())  # secondly what devices of ended processes never reached
 
     # ------------------------------------------------------------------ reading
 
@@ -151,12 +145,10 @@ class Store:
         """Start of the run by the hub's clock: the RUN definition's, else the first time seen. For
         a later part of a recording, the begin of that part."""
         known = [p.started_ns for p in self.procs.values() if p.started_ns is not None]
-        run = fields.integer_or_none(self.run, "t_ns")
-        if run is not None:
+        if (run := fields.integer_or_none(self.run, "t_ns")) is not None:
             known.append(run)
-        if self._first_ns is not None and not known:
-            known.append(self._first_ns)
-        begin = min(known, default=0) if self.part is None else self.part.begin_ns
+        known = known or [self._first_ns or 0]
+        begin = min(known) if self.part is None else self.part.begin_ns
         return begin if self._part_begin_ns is None else max(begin, self._part_begin_ns)
 
     @property
@@ -166,11 +158,10 @@ class Store:
         if self.part is not None:
             return lives.end_of(self.of_part())
         if self._newest[0] != self.revision:
-            newest = [t_ns for p in self.procs.values() if (t_ns := p.last_ns) is not None]
-            others = self.states, self.controls, self.output
-            newest += [h.newest_ns for h in others if h.newest_ns]
+            newest = [process.last_ns or 0 for process in self.procs.values()]
+            newest += [of.newest_ns or 0 for of in (self.states, self.controls, self.output)]
             newest += [t for t, _ in self.run_ends]
-            self._newest = self.revision, max(newest, default=self.begin_ns)
+            self._newest = self.revision, max(newest) or self.begin_ns
         return self._newest[1]
 
     @property

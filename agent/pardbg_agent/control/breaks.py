@@ -71,7 +71,7 @@ class _Gate:
     always: tuple[tuple[int, Break], ...]
     """Breakpoints without such a field."""
     base: bool
-    """Whether their first fields are known at any gate (the step), not only from the next op."""
+    """Whether the key's first fields are known at any gate (the step), not only in the next op."""
 
 
 class Breaks:

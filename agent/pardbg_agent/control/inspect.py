@@ -101,7 +101,7 @@ def frames_told(lines: Iterable[tuple[FrameType, int]]) -> list[Frame]:
 
 
 def inside_own(frame: FrameType | None) -> str:
-    """Return what the agent's innermost frames wrap, if they are the thread's innermost."""
+    """Return the call that the agent's frames wrap, if these are the thread's innermost."""
     while frame is not None and is_own(frame.f_code.co_filename):
         file = frame.f_code.co_filename
         if file == _GATE:

@@ -79,7 +79,7 @@ WHAT: Final = struct.Struct("@BbHiqq16s52s")
 """op (index in OPS), reduce (index of the reduce op, -1 not known), tensors, root or peer, bytes
 in, bytes out, dtype, shape."""
 _BODY: Final = struct.Struct(f"@QQqiI{WHAT.size}s")
-"""what, which, t_ns (arrival), rank, 1 if it is held there, WHAT. Then the CRC-32 of these."""
+"""Slot: what, which, t_ns (arrival), rank, 1 if held there, WHAT. Then the CRC-32 of these."""
 assert _BODY.size + 4 == SLOT
 _KEYS: Final = struct.Struct("@" + f"QQ{SLOT - 16}x" * WAYS)
 _WHAT_AT: Final = _BODY.size - WHAT.size
@@ -89,8 +89,8 @@ MAX_SUMS: Final = 1020
 AREA: Final = 8192
 _AREAS: Final = _DATA + SETS * WAYS * SLOT
 _AREA_HEAD: Final = struct.Struct("@QQiI")
-"""what, which, number of the watch that has reported already (-1 none), sums. Then their CRC-32, 4
-zero bytes, and the sums (int64)."""
+"""Head: what, which, number of the watch that has reported already (-1 none), sums. Then their
+CRC-32, 4 zero bytes, and the sums (int64)."""
 _SUMS_AT: Final = 32
 assert _SUMS_AT + 8 * MAX_SUMS <= AREA
 SIZE: Final = _AREAS + AREAS * AREA

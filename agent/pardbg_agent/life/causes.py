@@ -48,7 +48,7 @@ class Root(NamedTuple):
     frames: list[Frame]
     """Frames, outermost first, from the first frame of the other exception on."""
     implicit: bool = False
-    """Whether it was only being handled as the other was raised, without ``raise … from``."""
+    """Whether the exception was being handled as the other was raised, without ``from``."""
     ranks: tuple[int, ...] = ()
     """Ranks that raised it, where a checkpoint names them."""
     passed_on: str = ""

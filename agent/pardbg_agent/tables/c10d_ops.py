@@ -113,7 +113,7 @@ class C10dOp:
     p2p: bool = False
     send: bool = False
     future: bool = True
-    """Whether its Work has a future on CPU backends that completes when the op does."""
+    """Whether the Work has a future on CPU backends that completes when the op does."""
     coalesced: bool = False
     functional: bool = False
     """Whether torch._c10d_functional issues it too, and waits by output tensor."""

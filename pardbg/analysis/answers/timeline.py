@@ -122,7 +122,7 @@ def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
 
 
 def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
-    """Return those of the rows that are recomputed forwards or, if not ``wanted``, that are not."""
+    """Return the rows that are recomputed forwards or, if not ``wanted``, the others."""
     again = (table.col("flags")[rows] & _RECOMPUTE) != 0
     if bool((again == wanted).all()):
         return rows

@@ -193,8 +193,8 @@ def _printed(view: View) -> Printed | None:
 
 
 def _sums(view: View, printed: Printed) -> bool:
-    """Return whether what was seen is many times what was printed in each of the last steps, though
-    not one factor: sums over unlike numbers of tokens. A running mean would be near it."""
+    """Return whether seen losses are many times the printed ones in each of the last steps, though
+    by no one factor: sums over unlike numbers of tokens. A running mean would be near them."""
     pairs = _pairs(view, printed)
     return len(pairs) == _COMPARED and all(seen > _SUM_OF * said > 0 for seen, said in pairs)
 
@@ -211,8 +211,8 @@ def _pairs(view: View, printed: Printed) -> list[tuple[float, float]]:
 
 
 def _times(view: View, printed: Printed) -> float:
-    """Return what was seen in the last steps that were printed, divided by that, if it is one
-    factor other than 1; else 0."""
+    """Return the factor, other than 1, between seen and printed losses of the last printed steps;
+    0 if there is no one factor."""
     pairs = _pairs(view, printed)
     if len(pairs) < _LEAST_COMPARED:
         return 0.0

@@ -120,7 +120,7 @@ class Candidate:
     last_resort: bool = False
     """Whether the candidate holds only if nothing else explains how its ranks ended."""
     settled: bool = True
-    """Whether it is certain enough to be shown; an unsettled candidate only explains others."""
+    """Whether the candidate is certain enough to be shown; an unsettled one explains others."""
     handled: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """(exception, culprits that are just handling it)"""
 

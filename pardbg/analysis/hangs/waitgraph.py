@@ -198,10 +198,10 @@ def wait_graph(view: View) -> WaitGraph:
     standing = {op.rank for op in anybody} | {wait.rank for wait in waits}
     froms = (Wait(op.rank, op, tuple({*op.group.ranks} - {op.rank})) for op in anybody)
     waits += [wait for wait in froms if standing.issuperset(wait.missing)]  # nobody will send
-    unsure = sorted({w.rank for w in waits} - seen_inside)
+    unsure = tuple(sorted({w.rank for w in waits} - seen_inside))
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
-        tuple(sorted(alone, key=lambda op: op.since_ns)), tuple(unsure),
+        tuple(sorted(alone, key=lambda op: op.since_ns)), unsure,
         tuple(sorted(met, key=lambda op: op.since_ns)),
     )  # fmt: skip
 
@@ -261,17 +261,15 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
 
 
 def _stamp(view: View, process: Process, *names: str) -> tuple[object, ...]:
-    """Changes when the process has more of these records, or defines more."""
+    """Return a value that changes when the process has more of these records, or defines more."""
     rows = (view.rows(process, name) for name in names)
-    return (
-        len(process.groups), len(process.ops), view.store.part,
-        *(number for table, visible in rows for number in (table.base, visible)),
-    )  # fmt: skip
+    numbers = (number for table, visible in rows for number in (table.base, visible))
+    return len(process.groups), len(process.ops), view.store.part, *numbers
 
 
 def _may_wait(view: View) -> dict[int, Process]:
-    """Ranks whose STATE says so, or where there is none, of whom something that was issued
-    PATIENCE_NS ago was not complete at the cursor."""
+    """Return the ranks whose STATE has open ops, or, without STATE, whose ops issued PATIENCE_NS
+    ago were not all complete at the cursor."""
     said, ranks = states(view), view.ranks
     told = [said.get(process.proc) for process in ranks.values()]
     may = np.array([bool(one and fields.integer(one, "open", 0)) for one in told], np.bool_)

@@ -71,7 +71,7 @@ CANNOT: Final = 2
 MULTIPLE: Final = 0.25
 """Distance from 1 of a factor that is red whatever the noise."""
 OF_LOSS: Final = "loss-value"
-"""What differs where gradients agree and the loss is off by a logarithm: no unit explains that."""
+"""Kind of a difference: gradients agree, the loss is off by a logarithm, which no unit explains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ Cause = Literal[
     "log",
     "not-taken",
 ]
-"""What a difference looks like. ``factor``: a multiple of the reference; ``update``: what a step
+"""Likely cause of a difference. ``factor``: a multiple of the reference; ``update``: what a step
 adds to a parameter is; ``zero``: all elements are 0; ``stale``: of the step before (a parameter
 that has not moved); ``no-gradient``: none was there for the optimizer; ``part-zero``: what some
 ranks have is 0; ``replicas``: they differ; ``mean``, ``sum``: that of the replicas is the

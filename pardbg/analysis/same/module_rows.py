@@ -26,7 +26,7 @@ class ModuleRow:
     parts: frozenset[str] = frozenset()
     """Kinds of tensors of which ranks have a term of a sum that was never summed."""
     first: bool = False
-    """Whether it is the module to look at."""
+    """Whether this is the module to look at first."""
 
 
 @dataclass(frozen=True, slots=True)

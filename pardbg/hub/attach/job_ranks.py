@@ -40,7 +40,7 @@ class JobRank:
     watched: bool
     """Whether the process was started under pardbg."""
     guessed: bool = False
-    """Whether its rank is its position among the processes of one program: see ``spawned``."""
+    """Whether the rank is guessed from the position among one program's processes: ``spawned``."""
 
     @property
     def slurm(self) -> str:

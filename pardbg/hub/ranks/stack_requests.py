@@ -199,7 +199,7 @@ def speaking(threads: Sequence[Thread]) -> Thread | None:
 
 
 def telling(thread: Thread) -> bool:
-    """Return whether it stands in an op, or somewhere in the program."""
+    """Return whether the thread stands in an op, or somewhere in the program."""
     return waits_in_op((), thread.inside) or any(map(is_user, thread.frames))
 
 

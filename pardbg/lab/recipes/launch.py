@@ -1,4 +1,4 @@
-"""What every recipe needs around its training: options, the process group, a clean end.
+"""The frame around every recipe's training: options, the process group, a clean end.
 
 torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ddp --steps 20
 torchrun --nproc-per-node 4 -m pardbg.lab.recipes.pipeline 1f1b --steps 20

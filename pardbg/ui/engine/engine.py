@@ -94,7 +94,7 @@ class Engine:
             self._thread.join(timeout_s)
 
     def want(self, want: Want, by_frame: bool = False) -> None:
-        """Set what data the next frames must have. A change is answered at once; but while frames
+        """Set the data that the next frames need. A change is answered at once; but while frames
         come by themselves, a change caused by a frame (``by_frame``) at most once in OWN_PERIOD_S:
         data that moves with each frame would never settle."""
         if want == self._want:

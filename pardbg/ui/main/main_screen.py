@@ -354,7 +354,7 @@ class MainScreen(Screen[None]):
             self.run_line(event.text)
 
     def run_line(self, text: str) -> None:
-        """Do what a line of the prompt says; what is wrong with it stands in the console."""
+        """Carry out a line of the prompt; errors in the line appear in the console."""
         self.say("")
         self.control.typed(text)
         if wrong := self._attempt_line(text):

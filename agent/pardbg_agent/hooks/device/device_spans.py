@@ -151,9 +151,9 @@ class DeviceTimes:
         return True
 
     def end_with(self, span: DeviceSpan, work: Any, group_id: int, peer: int) -> bool:
-        """End it when the asynchronous op of a Work does, on the backend's stream of this group
-        (and peer, for p2p). Until then torch's allocator keeps what the op gives, if it is freed.
-        False: its end is not to be had so."""
+        """End the span when the asynchronous op of a Work does, on the backend's stream of this
+        group (and peer, for p2p). Until then torch's allocator keeps the op's outputs, even if
+        freed. False: the end is not to be had so."""
         with self._here():
             stream = self._past(work, group_id, peer) if self._waits_beside else None
             if stream is None:

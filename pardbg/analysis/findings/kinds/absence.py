@@ -128,7 +128,7 @@ class Absence:
 
     @property
     def in_lock(self) -> bool:
-        """Return whether it waits for a lock."""
+        """Return whether the rank waits for a lock."""
         return self.idle and self.blocking is not None and self.blocking.call == "lock"
 
     @property

@@ -20,7 +20,7 @@ class SameData(Facts):
 
 @dataclass(frozen=True, slots=True)
 class SameTargets(SameData):
-    """They compare unlike outputs with the same targets: each has noise of its own."""
+    """Ranks compare unlike outputs with the same targets: each has noise of its own."""
 
 
 @dataclass(frozen=True, slots=True)

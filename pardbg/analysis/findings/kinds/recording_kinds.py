@@ -41,7 +41,7 @@ class RecordsMissing(Note):
 
 @dataclass(frozen=True, slots=True)
 class LimitReached(Facts):
-    """What a store had no room for any more: processes, groups, plans, definitions."""
+    """A store has no room for more processes, groups, plans or definitions."""
 
     refused: tuple[tuple[str, int], ...]
     """(kind of data, number refused)"""

@@ -267,7 +267,7 @@ class StageImbalance(Facts):
 
 @dataclass(frozen=True, slots=True)
 class TooFewMicrobatches(Facts):
-    """Fewer than 2 per rank: a third of the pipeline or more must idle."""
+    """A pipeline has fewer than 2 microbatches per rank: a third of it or more must idle."""
 
     microbatches: int
     bound: float

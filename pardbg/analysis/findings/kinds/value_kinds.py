@@ -362,7 +362,7 @@ class UnequalScale(Facts):
 
 @dataclass(frozen=True, slots=True)
 class UnequalAveraging(Facts):
-    """Ranks that average their parameters do so every so many steps, each another number."""
+    """Ranks average their parameters after unlike numbers of steps."""
 
     every: tuple[tuple[int, int], ...]
     """(rank, steps of its optimizer between two averages)"""

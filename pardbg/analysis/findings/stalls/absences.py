@@ -44,7 +44,7 @@ _PHASES: Final[dict[str, Doing]] = {
 
 
 def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None) -> Absence:
-    """Return what a rank does while others wait for it in an op of ``group``."""
+    """Return the activity of a rank that others wait for in an op of ``group``."""
     process, now = view.ranks[rank], seen(view, rank)
     end = view.proc_end(process)
     if end is not None:
