@@ -171,7 +171,7 @@ async def test_the_command_line_completes_runs_and_explains() -> None:
 async def test_help_lists_every_action_of_the_mode() -> None:
     for live in (True, False):
         app = app_on(sample.snapshot_1f1b(), live=live)
-        async with app.run_test(size=(200, 90)) as pilot:
+        async with app.run_test(size=(200, 100)) as pilot:
             await ready(app)
             await pilot.press("question_mark")
             await shows(app, "pardbg help")
