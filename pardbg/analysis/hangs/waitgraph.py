@@ -196,8 +196,8 @@ def wait_graph(view: View) -> WaitGraph:
                 whole.setdefault((*op.key, *sorted(op.members)), []).append(op)
     anybody = [op for op in met if op.peer < 0 and within[op.rank]]
     standing = {op.rank for op in anybody} | {wait.rank for wait in waits}
-    froms = (Wait(op.rank, op, tuple({*op.group.ranks} - {op.rank})) for op in anybody)
-    waits += [wait for wait in froms if standing.issuperset(wait.missing)]  # nobody will send
+    of_anybody = (Wait(op.rank, op, tuple({*op.group.ranks} - {op.rank})) for op in anybody)
+    waits += [wait for wait in of_anybody if standing.issuperset(wait.missing)]  # nobody will send
     unsure = tuple(sorted({w.rank for w in waits} - seen_inside))
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),

@@ -114,10 +114,10 @@ def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | N
     return Hypothesis("factor", found)
 
 
-def update(reference: Whole, run: Whole, befores: Sequence[Whole | None]) -> Hypothesis | None:
+def update(reference: Whole, run: Whole, earlier: Sequence[Whole | None]) -> Hypothesis | None:
     """Return the factor that makes the run's step of a parameter of the reference's, with small
-    residual. ``befores``: the parameter before it, in both."""
-    old, own = befores
+    residual. ``earlier``: the parameter before it, in both."""
+    old, own = earlier
     if run.what != "param" or old is None or own is None:
         return None
     found = factor(
