@@ -25,7 +25,7 @@ class ThemeGallery(ModalScreen[None]):
     def __init__(self, keep: Callable[[str], None]) -> None:
         super().__init__()
         self._keep = keep
-        self._list = OptionList(*(Option(f"{n:<21}{base_of(n)}", id=n) for n in NAMES))
+        self._list = OptionList(*(Option(f"{n:<21}{_sign(n)}", id=n) for n in NAMES))
 
     def compose(self) -> ComposeResult:
         self._list.border_title = " theme "
@@ -46,3 +46,8 @@ class ThemeGallery(ModalScreen[None]):
     def action_back(self) -> None:
         self.app.theme = self._before
         self.dismiss()
+
+
+def _sign(name: str) -> str:
+    base = base_of(name)
+    return "16 colours" if base == "16" else base

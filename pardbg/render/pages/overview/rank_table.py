@@ -195,16 +195,23 @@ def columns_of(
                align="right"),
         Column("clock", 7, lambda r: (_clock(r.clock_error_ns), "dim"), rank=10, align="right"),
     ]  # fmt: skip
-    texts = {
-        "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
-        "stage": any(rank.stages for rank in snapshot.ranks), "costs": any(costs.values()),
-        DRAWN[0]: not drawn or chosen, DRAWN[1]: not drawn or chosen, DRAWN[3]: drawn,
-        "comp": drawn, "wait": drawn,
-        "cpu": drawn and any(rank.cores is not None for rank in snapshot.ranks),
-        "lead": (timed := any(rank.ahead for rank in snapshot.ranks)), "host-bound": timed,
-    }  # fmt: skip
-    there = {column.title: column for column in columns if texts.get(column.title, True)}
+    applies = _applies(snapshot.ranks, drawn, bool(chosen))
+    applies |= {"logged": logged > 0, "costs": any(costs.values())}
+    there = {column.title: column for column in columns if applies.get(column.title, True)}
     return _in_order(there, chosen)
+
+
+def _applies(ranks: Sequence[RankNow], drawn: bool, all_kinds: bool) -> dict[str, bool]:
+    """Return whether columns that not every run has apply. ``drawn``: steps are drawn in full, in
+    place of the trend and shares (with ``all_kinds``: beside them)."""
+    timed = any(rank.ahead for rank in ranks)
+    return {
+        "node": len({rank.node for rank in ranks}) > 1, "stage": any(rank.stages for rank in ranks),
+        DRAWN[0]: not drawn or all_kinds, DRAWN[1]: not drawn or all_kinds, DRAWN[3]: drawn,
+        "comp": drawn, "wait": drawn,
+        "cpu": drawn and any(rank.cores is not None for rank in ranks),
+        "lead": timed, "host-bound": timed,
+    }  # fmt: skip
 
 
 def _in_order(there: Mapping[str, Column[RankNow]], chosen: Sequence[str]) -> list[Column[RankNow]]:
