@@ -38,6 +38,8 @@ _FAILED, _INFERRED, _TIMED = int(Flag.FAILED), int(Flag.INFERRED), int(Flag.DEVI
 _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
 """Flags of a number that a hook took and the program did not log."""
+_TARGETS = "loss targets"
+"""Name of what fails alone where a loss keeps its targets in a way of its own."""
 _SHARES = "torchtitan.components.loss"
 """Module whose import makes backward begin from a part of the sum over all ranks' tokens."""
 
@@ -216,8 +218,9 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
             c.guard.call(HOOK, probes.loss_not_finite, c)
         if c.step % probes.EVERY == 0 and known and parts.at_first:
             scale, ops = made_by(tensors)
-            scale, targets = share if unscaled else scale, targets_of(tensors)
-            c.guard.call(HOOK, probes.tell_loss, c, scale, value, ops, targets)
+            scale = share if unscaled else scale
+            targets = c.guard.call(_TARGETS, targets_of, tensors)
+            c.guard.call(HOOK, probes.tell_loss, c, scale, value, ops, targets or 0)
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
