@@ -104,8 +104,9 @@ class StateHistory(History):
     _LARGE: Final = 1 << 14
 
     _LOOK_BACK: Final = 16
-    _MOST_DECODED: Final = 1 << 15
-    """Ranks' states, of all messages that are kept decoded."""
+    _MOST_DECODED: Final = 1 << 13
+    """Ranks' states, of all messages that are kept decoded: 1.6 kB each."""
+    _MOST_JOINED: Final = 4
     stood_ns = 0
     """Time, ns, that a rank has waited in an op by the newest state; 0 while ranks are held."""
 
@@ -114,7 +115,7 @@ class StateHistory(History):
         self._decoded: dict[int, dict[str, Mapping[str, Any]]] = {}
         self._num_decoded = 0
         self._joined: dict[int, dict[str, Mapping[str, Any]]] = {}
-        """Joined states as of the messages asked for last."""
+        """Joined states as of the messages asked for last, by the number of messages."""
 
     def add(self, t_ns: int, value: Any, num_bytes: int = 0) -> None:
         if len(value) >= self._LARGE:
@@ -131,13 +132,21 @@ class StateHistory(History):
             return None, {}
         known = self._joined.get(end + self.evicted)
         if known is None:
-            self._joined = {} if len(self._joined) >= self._LOOK_BACK else self._joined
+            while len(self._joined) >= self._MOST_JOINED:
+                self._joined.pop(next(iter(self._joined)))
             known = self._joined[end + self.evicted] = self._join(end)
         return self._times[end - 1], known
 
     def _join(self, end: int) -> dict[str, Mapping[str, Any]]:
+        newest, begin = self._ranks_at(end - 1), max(0, end - self._LOOK_BACK)
+        before = max((n - self.evicted for n in self._joined if n < end + self.evicted), default=0)
+        if before > begin:  # what was joined, and all since, is replaced if the newest names all
+            since = map(self._ranks_at, range(before, end - 1))
+            earlier = (self._joined[before + self.evicted], *since)
+            if all(of.keys() <= newest.keys() for of in earlier):
+                return newest
         found: dict[str, Mapping[str, Any]] = {}
-        for index in range(max(0, end - self._LOOK_BACK), end):
+        for index in range(begin, end):
             found |= self._ranks_at(index)
         return found
 

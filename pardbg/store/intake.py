@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, records_from, taken, usable
 from pardbg.store.device_times import LAUNCH, REACHED, DeviceTimes, concerned
-from pardbg.store.table import Table, append, blocks_of, part_of
+from pardbg.store.table import PUT_BY_BYTES, Table, append, blocks_of, part_of
 from pardbg_agent import wire
 
 ISSUE_COLLECTIVE: Final = "issue"
@@ -45,8 +45,6 @@ TABLE_NAMES: Final = (
 """Every table of a process."""
 _MOST_BYTES: Final = 1 << 22
 """Bytes moved at a time: a move that fits the caches takes half the time."""
-_PUT_BY_BYTES: Final = 2048 * wire.RECORD_BYTES
-"""Bytes kept before a move: with many ranks, moving few records takes as long as moving many."""
 _NO_TABLE, _UNKNOWN = len(TABLE_NAMES), len(TABLE_NAMES) + 1
 
 
@@ -101,6 +99,8 @@ class PutBy:
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
         self._tables = self._ever = self.num_bytes = 0
+        self.most_bytes = PUT_BY_BYTES[0]
+        """Bytes beyond which records do not wait for a reader."""
         self.rests = False
         """Whether records stay here even if a reader asks for them."""
         self.look: ref[object] | None = None
@@ -129,7 +129,7 @@ class PutBy:
     @property
     def overflows(self) -> bool:
         """Return whether so many records are kept that they must not wait for a reader."""
-        return self.num_bytes >= _PUT_BY_BYTES and not self.looked_at
+        return self.num_bytes >= self.most_bytes and not self.looked_at
 
     def take(self) -> list[bytes]:
         """Return all kept records; the caller owns them from now on."""

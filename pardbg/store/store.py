@@ -244,7 +244,7 @@ class Store:
                 for other in self.procs.values():
                     other.keep(rows)
             process = self.procs[proc] = Process(proc, rows, self.limits.keep_ns)
-            process.shelves = self._shelves.of_next()
+            process.shelves, process.put_by.most_bytes = self._shelves.of_next()
         return process
 
     def _forget(self) -> bool:

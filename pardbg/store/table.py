@@ -83,6 +83,11 @@ _PLACES: Final = {
 """Column -> its block, and its row in the block."""
 Blocks = list[Array]
 """Columns, with those of one type in one block (columns x rows)."""
+PUT_BY_BYTES: Final = range(
+    1536 * wire.RECORD_BYTES, 2560 * wire.RECORD_BYTES, 64 * wire.RECORD_BYTES
+)
+"""Bytes kept before a move, by shelf: with many ranks, moving few records takes as long as moving
+many; and if all moved at once, frames would wait meanwhile."""
 SHELF: Final = 64
 """Number of processes of a live run whose rows share one shelf, side by side."""
 
@@ -159,12 +164,13 @@ class Shelves:
         self._processes = 0
         self._newest: defaultdict[str, Shelf] = defaultdict(Shelf)
 
-    def of_next(self) -> defaultdict[str, Shelf]:
-        """Return the shelves for the next process."""
+    def of_next(self) -> tuple[defaultdict[str, Shelf], int]:
+        """Return the shelves for the next process, and its bytes to be kept before a move."""
         if self._processes % self._width == 0:
             self._newest = defaultdict(Shelf)
+        number = self._processes // self._width
         self._processes += 1
-        return self._newest
+        return self._newest, PUT_BY_BYTES[number % len(PUT_BY_BYTES)]
 
 
 class Table:

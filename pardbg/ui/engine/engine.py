@@ -155,7 +155,10 @@ class Engine:
             self._wake.clear()
             self._travel()
             self._look(asked)
-        elif self._maker.owes_a_look and self._pace.piece_is_due(self._maker.urgent):
+        elif (
+            self._maker.owes_a_look and self._pace.piece_is_due(self._maker.urgent)
+            and time.monotonic() >= self._ready_s + WAITS_S  # else a hang may soon be looked for
+        ):  # fmt: skip
             self._go_on()
 
     def _turn_finished(self) -> None:

@@ -13,6 +13,7 @@ from pardbg.analysis.answers.rounds import Round
 from pardbg.analysis.answers.snapshot import MANY, Viewport, snapshot
 from pardbg.store import Store
 from pardbg.store.source import Message
+from pardbg.ui.engine import engine as engines
 from pardbg.ui.engine import pace
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
@@ -184,3 +185,28 @@ def test_where_ranks_may_come_to_stand_their_records_are_made_ready_once(
     assert waiting(0.9, later[:RANKS])
     assert not waiting(1.1, [])
     assert waiting(1.2, later[RANKS:])
+
+
+def test_a_look_at_all_ranks_waits_while_a_hang_may_be_found(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a second after the records were made ready: a piece in between may take as long."""
+    monkeypatch.setattr(pace, "SLOW_S", 0.0)
+    store, later = fed(trace, STEPS)
+    engine = Engine(Live([]), store, Analysis(), TimeCursor(), lambda _: None)
+    engine.want(Want(viewport=Viewport(DRAWN, frozenset())))
+    while engine._shown is None:
+        engine._turn()
+    store.apply_all(later)
+    monkeypatch.setattr(engine._pace, "is_time", lambda _awaited: False)
+    monkeypatch.setattr(engine._pace, "piece_is_due", lambda _urgent: True)
+    pieces: list[float] = []
+    now = [1000.0]
+    monkeypatch.setattr(engine, "_go_on", lambda: pieces.append(now[0]))
+    monkeypatch.setattr(engines.time, "monotonic", lambda: now[0])
+    store.states.stood_ns = 1_100_000_000
+    engine._turn()
+    assert engine._ready_s == 1000.0 and not pieces
+    for now[0] in (1000.9, 1001.1, 1001.5):
+        engine._turn()
+    assert pieces == [1001.1, 1001.5]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgpack
 import pytest
 
@@ -63,3 +65,18 @@ def test_states_of_very_many_are_kept_packed() -> None:
     states.add(10, payload, len(payload))
     assert states.num_bytes < len(payload) // 3
     assert states.ranks(None) == (10, of)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_states_joined_with_known_ones_are_as_joined_anew(seed: int) -> None:
+    """Whatever was asked before, and whoever a message leaves out, for 16 messages or for ever."""
+    draw = random.Random(seed)
+    rows = [
+        {proc: n for proc in "abc" if proc not in left_out}
+        for n in range(60)
+        for left_out in [draw.choice(["", "", "", "b", "bc"]) if n < 40 else draw.choice(["", "c"])]
+    ]
+    states = said(*rows)
+    for t in sorted(draw.sample(range(600), 40)) + draw.sample(range(600), 20):
+        anew = said(*rows)
+        assert steps(states, t) == steps(anew, t)
