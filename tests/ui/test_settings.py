@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,13 @@ def test_settings_are_told_from_commands_of_a_live_run() -> None:
 def test_a_setting_takes_the_place_of_the_last_one(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "pardbg" / "rc"
     keep_setting(link, "theme", "nord")
-    assert link.read_text() == "theme nord\n"
+    assert link.read_text() == "theme nord\n" and stat.S_IMODE(link.stat().st_mode) == 0o600
     link.rename(real)
+    real.chmod(0o664)
     real.write_text("theme a\n# mine\ntheme b\nwatch nan\n")
     link.symlink_to(real)
     keep_setting(link, "theme", "light")
+    assert stat.S_IMODE(real.stat().st_mode) == 0o664
     assert link.is_symlink() and real.read_text() == "theme a\n# mine\ntheme light\nwatch nan\n"
 
 

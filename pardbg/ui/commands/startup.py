@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,9 +69,12 @@ def keep_setting(path: Path, word: str, value: str) -> str:
     known = [at for at, line in enumerate(lines) if line.split()[:1] == [word]]
     at = known[-1] if known else len(lines)
     lines[at : at + 1] = [f"{word} {value}"]
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.touch(0o600)
     fresh.write_text("".join(f"{line}\n" for line in lines), "utf-8", "surrogateescape")
+    fresh.chmod(mode)
     os.replace(fresh, path)
     return f"{word} {value}: kept in {path}"
 
