@@ -191,10 +191,11 @@ class Process:
         return max((*failures, *requests, self.newest_ns or 0)) or None
 
     def name(self, name_id: int) -> str:
+        """Return a record's name: of a phase, a unit or an op; empty: it has none, as a step."""
         found = self.names.get(name_id)
         if found is None:
             op = self.ops.get(name_id)
-            return op.op if op is not None else f"#{name_id}" if name_id else "step"
+            return op.op if op is not None else f"#{name_id}" if name_id else ""
         return found
 
     @property

@@ -212,7 +212,7 @@ def _wait(process: Process, _kind: str, group_id: int) -> str:
 
 
 def _named(process: Process, kind: str, name_id: int, step: int) -> str:
-    return _named_text(process.name(name_id), kind, step)
+    return _named_text(process.name(name_id) or "step", kind, step)
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.store.device_times import LAUNCH, REACHED, DeviceTimes
+from pardbg.store.process import Process
 from pardbg_agent.wire import Flag, Kind, Lane
 
 Row = tuple[int, int, int, int, int, int, int]
@@ -34,6 +35,11 @@ def seen(found: Any) -> list[tuple[int, int, int, int, int]]:
 TIMED = Flag.DEVICE
 ISSUE = (Kind.OP_ISSUE, Lane.COMM, TIMED, 10, 12, 4096, 7)
 ACTION = (Kind.ACTION, Lane.COMPUTE, TIMED, 10, 11, 512, 0)
+
+
+def test_a_record_without_a_name_has_none() -> None:
+    process = Process("0.n.1", None)
+    assert (process.name(0), process.name(7)) == ("", "#7")  # a step's launch; one not defined yet
 
 
 def test_a_launch_waits_for_the_device() -> None:
