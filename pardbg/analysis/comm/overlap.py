@@ -26,7 +26,6 @@ from pardbg_agent import wire
 
 _P2P: Final = int(wire.Flag.P2P)
 _ASYNC: Final = int(wire.Flag.ASYNC)
-_UNIT_WAITS: Final = " wait unshard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +128,6 @@ def _streams_held(view: View, process: Process, span: Interval) -> list[Interval
     units = records(view, process, "fsdp", span)
     if not units and process.rank is not None:
         return sync_ops(view, process.rank, span)
-    return [one[1:3] for one in units if process.name(one.name_id).endswith(_UNIT_WAITS)]
+    return [
+        one[1:3] for one in units if process.name(one.name_id).endswith(f" {wire.WAIT_UNSHARD}")
+    ]

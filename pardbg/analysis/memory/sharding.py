@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.store.process import Process
+from pardbg_agent.wire import WAIT_UNSHARD
 
 
 class Stretch(NamedTuple):
@@ -48,7 +49,7 @@ class ShardingView:
     """Bytes of all units together."""
 
 
-_VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce", " forward", " backward")
+_VERBS: Final = WAIT_UNSHARD, "unshard", "reshard", "reduce", "forward", "backward"
 """Verbs in records' names, longest first, as one may be the end of another."""
 MAX_ROWS: Final = 20_000
 """Maximum number of records of a step that are read."""
@@ -114,8 +115,8 @@ def _units(
 def split_name(name: str) -> tuple[str, str]:
     """Return (``layers.0``, ``wait unshard``) for ``layers.0 wait unshard``."""
     for verb in _VERBS:
-        if name.endswith(verb):
-            return name.removesuffix(verb), verb[1:]
+        if name.endswith(f" {verb}"):
+            return name.removesuffix(f" {verb}"), verb
     return name, ""
 
 
@@ -132,7 +133,7 @@ class _Unit:
         fetching = self._fetching
         if verb == "unshard":
             fetching.append(Stretch(t0, t1))
-        elif verb == "wait unshard":
+        elif verb == WAIT_UNSHARD:
             if fetching and (not self._whole or self._whole[-1].t1_ns <= fetching[-1].t0_ns):
                 fetching[-1] = Stretch(fetching[-1].t0_ns, t1)
             self._since_ns = t1

@@ -18,11 +18,11 @@ from pardbg_agent.hooks.ops import native_way
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+from pardbg_agent.wire import NO_GROUP, NONE, WAIT_UNSHARD, Flag, Kind, Lane
 
 _FSDP, _COMM = int(Kind.FSDP), int(Lane.COMM)
 _FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
-_LETTERS: Final = {"unshard": "u", "wait unshard": "w", "reshard": "r", "reduce": "p"}
+_LETTERS: Final = {"unshard": "u", WAIT_UNSHARD: "w", "reshard": "r", "reduce": "p"}
 """Letters of the verbs in C++."""
 _PACKAGES: Final = "torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp"
 """Package from torch 2.6 on, and package before."""
@@ -44,7 +44,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
         native_way.register_units(named, streams_of, module.ShardedState.UNSHARDED)
     for name, verb, moves in (
         ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
-        ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
+        ("wait_for_unshard", WAIT_UNSHARD, lambda u: u._all_gather_result is not None),
         ("reshard", "reshard", lambda u: u.is_unsharded),
         ("post_backward", "reduce", lambda u: u.reduce_grads),
     ):
