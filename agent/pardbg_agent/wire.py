@@ -314,7 +314,8 @@ class DefKind(str, enum.Enum):
     ``kept``: a thread of a pool raised it and goes on; its future has it. ``cause``: {"type",
     "text", "frames"}, the end of its chain of causes and the stack that this was raised in;
     ``implicit``: it was being handled, and nobody said that it is the cause; ``ranks``: those that
-    raised it, where a checkpoint says so. ``also``: a list of further ones, where it is a group."""
+    raised it, where a checkpoint says so. ``also``: a list of further ones, where it is a group.
+    ``task_of``: "asyncio", where a task of it raised this; ``thread`` is its coroutine's name."""
     TENSOR = "tensor"
     """{"step", "what", "name", "order", "model", "dtype", "shape", "offset", "size", "over",
     "count", "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is
@@ -360,10 +361,6 @@ NOTE_LEAVING: Final = "leaving"
 without BYE (forked children leave by os._exit). The value is the process; besides, "t_ns"."""
 NOTE_THREAD: Final = "thread"
 """Key of the NOTE of a thread, not the main one, that issues ops. The value is its name."""
-TASK_OF: Final = "asyncio task "
-"""Begin of an EXCEPTION's ``thread`` that a task of asyncio has; its coroutine's name follows."""
-TRIO_TASK_OF: Final = "trio task "
-"""The same of a thread's name, of trio; its function's name follows."""
 WAIT_UNSHARD: Final = "wait unshard"
 """Verb of an FSDP record, the wait for a unit's parameters: its name ends with a space and this."""
 NOTE_ATTACHED: Final = "attached"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pardbg.events.control_codes import Gone, NodeChange, NotHeld, Verb, Why
 from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg.events.log_facts import LogSays
-from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, OpenOp
+from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, OpenOp, Thread
 from pardbg_agent.ctrl.codec import Line, Message, Word
 
 
@@ -372,8 +372,8 @@ class StallPart:
     frames: tuple[Frame, ...] = ()
     inside: Mapping[int, Word] = field(default_factory=dict)
     """Rank -> what the agent is around (``Thread.inside``)."""
-    threads: Mapping[int, tuple[tuple[Line, tuple[Frame, ...]], ...]] = field(default_factory=dict)
-    """Rank -> (thread, frames) of threads beside the main one that show where the rank is."""
+    threads: Mapping[int, tuple[Thread, ...]] = field(default_factory=dict)
+    """Rank -> its threads, if one beside the main one shows where the rank is."""
     handles: Mapping[int, Line] = field(default_factory=dict)
     """Rank -> exception that the rank's main thread is handling (``Thread.handles``)."""
 

@@ -134,6 +134,8 @@ class Failure:
     step: int
     kept: bool = False
     """Whether a pool's thread raised it and goes on: its future may be asked for the exception."""
+    task_of: str = ""
+    """Library of the task that raised it: ``asyncio``; empty: a thread."""
     cause: Cause | None = None
     also: tuple[Cause, ...] = ()
     """Further causes: other members of an exception group."""
@@ -186,6 +188,7 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
         frames=frames_of(values.get("frames")),
         step=fields.integer(values, "step", -1),
         kept=values.get("kept") is True,
+        task_of=fields.text(values, "task_of"),
         cause=_cause(fields.mapping(values, "cause")),
         also=_also(values.get("also")),
     )

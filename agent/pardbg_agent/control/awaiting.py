@@ -7,8 +7,7 @@ import sys
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Any, Final
 
-from pardbg_agent.ctrl.agent_messages import Frame
-from pardbg_agent.wire import TASK_OF, TRIO_TASK_OF
+from pardbg_agent.ctrl.agent_messages import Frame, Thread
 
 _LOOP: Final = "/asyncio/base_events.py"
 _RUNNER: Final = "/asyncio/runners.py"
@@ -25,17 +24,18 @@ def awaited(frame: FrameType | None) -> list[Frame]:
     return _awaits(_loop(frame)[1])
 
 
-def other_tasks(frame: FrameType | None) -> list[tuple[str, list[Frame]]]:
-    """Return (name, awaits) of the tasks of a thread's loop that its main task does not wait for;
-    one of several tasks at the same place."""
+def other_tasks(frame: FrameType | None) -> list[Thread]:
+    """Return the tasks of a thread's loop that its main task does not wait for; one of several
+    tasks at the same place."""
     loop, main = _loop(frame)
-    mains, found = _awaits(main), dict[tuple[Frame, ...], str]()
-    every = ((_name(task), task) for task in _all_tasks(loop))
-    for name, task in sorted(every, key=lambda named: (len(named[0]), named[0])):
-        awaits = _awaits(task)
-        if awaits and awaits != mains[-len(awaits) :]:
-            found.setdefault(tuple(awaits), name)
-    return [(name, list(awaits)) for awaits, name in found.items()][:_MAX_TASKS]
+    mains, found = _awaits(main), dict[tuple[Frame, ...], Thread]()
+    for task in sorted(
+        map(_task, _all_tasks(loop)), key=lambda task: (len(task.thread), task.thread)
+    ):
+        frames = task.frames
+        if frames and list(frames) != mains[-len(frames) :]:
+            found.setdefault(frames, task)
+    return list(found.values())[:_MAX_TASKS]
 
 
 def _all_tasks(loop: Any) -> list[Any]:
@@ -49,10 +49,11 @@ def _all_tasks(loop: Any) -> list[Any]:
         return []
 
 
-def _name(task: Any) -> str:
+def _task(task: Any) -> Thread:
+    awaits = tuple(_awaits(task))
     if type(task) is _trio("Task"):
-        return TRIO_TASK_OF + str(task.name).rpartition(".")[2]
-    return TASK_OF + str(task.get_name())
+        return Thread(str(task.name).rpartition(".")[2], frames=awaits, task_of="trio")
+    return Thread(str(task.get_name()), frames=awaits, task_of="asyncio")
 
 
 def _trio(name: str) -> Any:

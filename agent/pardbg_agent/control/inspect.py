@@ -58,7 +58,7 @@ def stacks(
         name = names.get(ident, f"thread {ident}")
         handles = handled(ident) if ident == main and trace is None else ""
         out.append(Thread(name, ident == main, tuple(frames), inside, handles))
-        out += [Thread(task, False, tuple(awaits)) for task, awaits in other_tasks(frame)]
+        out += other_tasks(frame)
     return tuple(out)
 
 

@@ -117,9 +117,10 @@ class Done(Message, tag="done"):
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """Stack of one thread."""
+    """Stack of one thread, or of what a task of an event loop awaits."""
 
     thread: Line
+    """Name of the thread or task."""
     main: bool = False
     frames: tuple[Frame, ...] = ()
     """Frames, outermost first, without the agent's own."""
@@ -128,6 +129,8 @@ class Thread:
     ``call`` (may block), ``exception`` (a traceback's frames), ``gil`` (from outside: has it)."""
     handles: Line = ""
     """Exception whose ``except`` or ``finally`` the main thread runs: ``KeyError: 'b'``."""
+    task_of: Word = ""
+    """Library of the task: ``asyncio`` or ``trio``; empty: a thread."""
 
 
 IssuedAt = tuple[int, str, int, str, int, str]

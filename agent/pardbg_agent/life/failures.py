@@ -26,7 +26,7 @@ from pardbg_agent import clock
 from pardbg_agent.control.inspect import described, traceback_of
 from pardbg_agent.life.causes import Root, group_text, root_of
 from pardbg_agent.life.own_frames import hide_own, uncounted
-from pardbg_agent.wire import TASK_OF, DefKind
+from pardbg_agent.wire import DefKind
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
@@ -86,14 +86,14 @@ class UncaughtErrors:
         if self._make_task is not None and getattr(loop.create_task, "of", None) is self:
             loop.create_task, self._make_task = self._make_task, None
 
-    def kept(self, value: BaseException, of: str) -> None:
+    def kept(self, value: BaseException, of: str, task_of: str = "") -> None:
         """Report an exception kept by a future: of a pool's thread, which goes on, or a task."""
         c = self._current()
         if c is not None and c.run is not None and self._kept < MAX_KEPT:
             self._kept += 1
             trace = value.__traceback__
             root = _root(value, trace)
-            c.guard.call("excepthook", self._put, c, value, trace, of, root, True)
+            c.guard.call("excepthook", self._put, c, value, trace, of, root, True, task_of)
 
     def task_ended(self, task: Any) -> None:
         """Report a task's exception at its end. ``task.exception()`` would mark it as retrieved by
@@ -101,7 +101,7 @@ class UncaughtErrors:
         value = getattr(task, "_exception", None)
         if isinstance(value, Exception):
             name = getattr(task.get_coro(), "__name__", "")
-            self.kept(value, f"{TASK_OF}{name[:MAX_NAME]}")
+            self.kept(value, name[:MAX_NAME], "asyncio")
 
     def _watch_threads(self) -> None:
         self._make_invoke = _make_invoke()
@@ -201,12 +201,13 @@ class UncaughtErrors:
     @staticmethod
     def _put(
         c: Core, value: BaseException, trace: TracebackType | None, thread: str,
-        root: Root | None, kept: bool = False,
+        root: Root | None, kept: bool = False, task_of: str = "",
     ) -> None:  # fmt: skip
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_said(value, kept), thread=thread, frames=traceback_of(trace), step=c.step,
-            **({"kept": True} if kept else {}), **_causes(root, kept),
+            **({"kept": True} if kept else {}), **({"task_of": task_of} if task_of else {}),
+            **_causes(root, kept),
         )  # fmt: skip
 
 

@@ -128,7 +128,9 @@ def thread_failures(view: View) -> Iterable[Candidate]:
     that failed alike on a rank, the first. Exceptions that futures keep are only causes of others,
     except those of saving a checkpoint."""
     for rank, process in view.ranks.items():
-        alike = {(of.thread, of.text, of.frames): of for of in reversed(process.failures)}
+        alike = {
+            (of.thread, of.task_of, of.text, of.frames): of for of in reversed(process.failures)
+        }
         for failed in reversed(alike.values()):
             if failed.thread == "MainThread" or failed.t_ns > view.now_ns:
                 continue
@@ -152,7 +154,7 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 facts=ThreadRaised(
                     failed.thread, failed.text, steps, idle_ns, kept=failed.kept,
                     cause=_cause(failed), also=_also(failed),
-                    unwritten=failed.step if unwritten else None,
+                    unwritten=failed.step if unwritten else None, task_of=failed.task_of,
                 ),
             )  # fmt: skip
 

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pardbg.analysis.hangs.stacks import is_user, place, whose
+from pardbg.analysis.hangs.stacks import is_user, place, thread_text, thread_title
 from pardbg.store.definitions import Frame
 from pardbg_agent.ctrl.agent_messages import Thread
 
@@ -24,17 +24,19 @@ Inside = tuple[str, int, int, int]
 def lock_waits(threads: Sequence[Thread], source: Source) -> list[str]:
     """Return ``MainThread waits for self.lock; thread writer is inside it at a.py:30 in run``, one
     text for each thread that waits for a lock which another thread of the rank holds."""
-    stacks = [(thread.thread, _program(thread.frames)) for thread in threads]
+    stacks = [(thread, _program(thread.frames)) for thread in threads]
     found = []
-    for name, frames in stacks:
+    for thread, frames in stacks:
         lock = _awaited(frames[-1], source) if frames else ""
         holders = [
-            f"{'it' if other == name else whose(other)} is inside it at {place(part)}"
+            f"{'it' if other is thread else thread_text(other.thread, other.task_of)} "
+            f"is inside it at {place(part)}"
             for other, others in stacks
-            if (part := _inside(others, frames[-1][0], lock, source, other == name))
+            if (part := _inside(others, frames[-1][0], lock, source, other is thread))
         ] if lock else []  # fmt: skip
         if holders:
-            found.append(f"{name} waits for {lock}; {', '.join(holders[:_MAX_TOLD])}")
+            waits = f"{thread_title(thread.thread, thread.task_of)} waits for {lock}"
+            found.append(f"{waits}; {', '.join(holders[:_MAX_TOLD])}")
     return found
 
 

@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from pardbg.store.definitions import Frame
 from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
-from pardbg_agent.wire import TASK_OF, TRIO_TASK_OF
 
 _PACKAGES: Final = "-packages/"
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
@@ -43,9 +42,14 @@ def program(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return tuple(frame for frame in frames if AGENT not in frame[0])
 
 
-def whose(thread: str) -> str:
-    """Return ``thread writer``, or ``asyncio task Task-7`` of what stands among the threads."""
-    return thread if thread.startswith((TASK_OF, TRIO_TASK_OF)) else f"thread {thread}"
+def thread_title(name: str, task_of: str) -> str:
+    """Return ``asyncio task Task-7`` for a task (``Thread.task_of``), a thread's name as it is."""
+    return f"{task_of} task {name}" if task_of else name
+
+
+def thread_text(name: str, task_of: str) -> str:
+    """Return ``asyncio task Task-7``, or ``thread writer``."""
+    return thread_title(name, task_of) if task_of else f"thread {name}"
 
 
 def place(frames: Sequence[Frame]) -> str | None:

@@ -17,6 +17,7 @@ from pardbg.events.control_codes import NodeChange
 from pardbg.events.control_facts import Node, Stall
 from pardbg.store.definitions import MAX_FRAMES, Frame, frames_of
 from pardbg.store.process import Process
+from pardbg_agent.ctrl.agent_messages import Thread
 from pardbg_agent.wire import BEAT_NS
 
 SILENT_NS: Final = 6 * BEAT_NS
@@ -76,8 +77,8 @@ class Seen:
     """Source of the stack: agent, py-spy, or why there is none; empty: none was taken."""
     lock: str = ""
     """Lock that a thread of the rank waits for, in words: ``waits for self.lock; …``"""
-    threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
-    """(name, stack) of all threads, the one of ``frames`` first; empty: there is only one."""
+    threads: tuple[Thread, ...] = ()
+    """All threads, the one of ``frames`` first; empty: there is only one."""
     handles: str = ""
     """Exception that the main thread is handling at its place; empty: none."""
 
@@ -93,7 +94,7 @@ class Seen:
         and another is in an op."""
         if not (self.lock and self.idle) or waits_in_op(self.frames, self.inside, self.idle):
             return False
-        return any(waits_in_op(frames, "") for _, frames in self.threads[1:])
+        return any(waits_in_op(one.frames, "") for one in self.threads[1:])
 
     @property
     def stopped(self) -> bool:
@@ -132,7 +133,7 @@ def seen(view: View, rank: int) -> Seen:
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
     ran, ready = _scheduled(view, process, said)
     frames: tuple[Frame, ...] = ()
-    threads: Threads = ()
+    threads: tuple[Thread, ...] = ()
     inside = source = lock = handles = ""
     if stack is not None and stack[0] >= moved:
         _, frames, inside, source, threads, lock, handles = stack
@@ -227,8 +228,7 @@ def is_cut_off(view: View, host: str) -> bool:
     return max(beats) - min(beats) <= _TOGETHER_NS
 
 
-Threads = tuple[tuple[str, tuple[Frame, ...]], ...]
-Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str, str]
+Stack = tuple[int, tuple[Frame, ...], str, str, tuple[Thread, ...], str, str]
 """(time in ns, frames, inside, source, threads, lock it waits for, exception that it handles)"""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from pardbg.analysis.hangs.stacks import kept
@@ -26,7 +26,7 @@ from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.nccl_reports import RasQuery
 from pardbg.hub.serve.router import Router
-from pardbg_agent.ctrl.agent_messages import Frame, Thread
+from pardbg_agent.ctrl.agent_messages import Thread
 from pardbg_agent.ctrl.agent_messages import Where as AskWhere
 from pardbg_agent.wire import BEAT_NS, Key
 
@@ -309,7 +309,7 @@ def ask(
 def _part(part: StackGroup, stacks: Mapping[int, tuple[Thread, ...]]) -> StallPart:
     """Return the ranks in one place; with their threads where one beside the main one tells."""
     inside: dict[int, str] = {}
-    threads: dict[int, tuple[tuple[str, tuple[Frame, ...]], ...]] = {}
+    threads: dict[int, tuple[Thread, ...]] = {}
     for rank in part.ranks:
         first = speaking(stacks.get(rank, ()))
         if first is None:
@@ -319,7 +319,7 @@ def _part(part: StackGroup, stacks: Mapping[int, tuple[Thread, ...]]) -> StallPa
         others = [t for t in stacks.get(rank, ()) if t is not first and telling(t)]
         if others or not first.main:
             threads[rank] = tuple(
-                (thread.thread, kept(thread.frames, MAX_DEPTH // 4))
+                replace(thread, frames=kept(thread.frames, MAX_DEPTH // 4))
                 for thread in [first, *others][:MAX_THREADS]
             )
     every = ((rank, thread.handles) for rank in part.ranks for thread in stacks.get(rank, ()))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pardbg import words
-from pardbg.analysis.hangs.stacks import is_user, place, whose
+from pardbg.analysis.hangs.stacks import is_user, place, thread_text
 from pardbg.events.commands import Answers, RankRows, Reply, WhereFound  # fmt: skip
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import Status
@@ -121,7 +121,7 @@ def _stacks(found: WhereFound) -> str:
 def _other_threads(threads: Sequence[Thread]) -> list[str]:
     """Return ``thread writer at job.py:30 in run`` for threads that are in the program's code."""
     found = [thread for thread in threads if not thread.main and any(map(is_user, thread.frames))]
-    return [f"{whose(thread.thread)} at {place(thread.frames)}" for thread in found]
+    return [f"{thread_text(one.thread, one.task_of)} at {place(one.frames)}" for one in found]
 
 
 def _raised(found: WhereFound, rank: int) -> bool:

@@ -73,7 +73,7 @@ def test_a_loop_of_trio_with_nothing_to_run(monkeypatch: pytest.MonkeyPatch) -> 
     def get_events() -> None:
         frame = sys._getframe()
         told.extend(frame[2] for frame in awaiting.awaited(frame))
-        told.append([name for name, _ in awaiting.other_tasks(frame)])
+        told.append([(one.task_of, one.thread) for one in awaiting.other_tasks(frame)])
 
     child = Task(name="train.feed", coro=stands(), child_nurseries=[])
     beside = Task(name="train.logs", coro=logs(), child_nurseries=[])
@@ -86,4 +86,4 @@ def test_a_loop_of_trio_with_nothing_to_run(monkeypatch: pytest.MonkeyPatch) -> 
     namespace: dict[str, Any] = {}
     exec(code, namespace)
     namespace["run"](Runner(tasks=[child, beside, main], main_task=main), get_events)
-    assert told == ["_nested_child_finished", "pause", "stands", "pause", ["trio task logs"]]
+    assert told == ["_nested_child_finished", "pause", "stands", "pause", [("trio", "logs")]]

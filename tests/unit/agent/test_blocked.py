@@ -24,7 +24,6 @@ import pytest
 from pardbg_agent.control import inspect
 from pardbg_agent.sender import blocked
 from pardbg_agent.sender.blocked import Blocked
-from pardbg_agent.wire import TASK_OF
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64")
@@ -263,8 +262,8 @@ def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> No
         await asyncio.gather(*others)
 
     def wake() -> None:
-        found = [one for one in inspect.stacks() if one.thread.startswith(TASK_OF)]
-        told.extend((one.thread.removeprefix(TASK_OF), one.frames[0][2]) for one in found)
+        found = [one for one in inspect.stacks() if one.task_of == "asyncio"]
+        told.extend((one.thread, one.frames[0][2]) for one in found)
         loop.call_soon_threadsafe(ends.set)
 
     core = seen_in(lambda: loop.run_until_complete(gathers()), wake)

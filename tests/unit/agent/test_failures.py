@@ -15,7 +15,6 @@ import pytest
 
 from pardbg_agent.defs import read_file
 from pardbg_agent.life.failures import UncaughtErrors, _last_line
-from pardbg_agent.wire import TASK_OF
 
 PROGRAM = """
 import json, os, sys, threading
@@ -286,7 +285,9 @@ def test_what_a_task_of_asyncio_raises_is_told_and_stays_the_programs(tmp_path: 
     assert (done.returncode, done.stdout) == (0, "True\nno shard 4\n")
     assert "Task exception was never retrieved" in done.stderr
     assert [one["text"] for one in told] == ["OSError: no shard 3", "OSError: no shard 4"]
-    assert {(one["thread"], one["kept"]) for one in told} == {(f"{TASK_OF}feed", True)}
+    assert {(one["thread"], one["task_of"], one["kept"]) for one in told} == {
+        ("feed", "asyncio", True)
+    }
     assert told[0]["frames"][-1][2] == "feed"
 
 

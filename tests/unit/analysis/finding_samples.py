@@ -68,8 +68,8 @@ ABSENCES: Final = (
     Absence("gil", during="start-up"), Absence("destroyed", AT), Absence("destroyed", AT, name=AT),
     Absence("gil", last=Label("barrier dp #7"), last_at=AT), Absence("action", name="0F5"),
     Absence("device", name="forward", step=8, silent_ns=9 * S), Absence("runs", AT, caller="f"),
-    Absence("loading", AT, asleep=True, caller="step (train.py:88)", thread="feed",
-            threads=(("writer", "log.py:3 in run"),),
+    Absence("loading", AT, asleep=True, caller="step (train.py:88)", thread="thread feed",
+            threads=(("thread writer", "log.py:3 in run"),),
             lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),
 )  # fmt: skip
 
@@ -126,7 +126,7 @@ def _waits() -> list[Candidate]:
         unseen = waits.UnseenRank((), False, False, op, 6 * S, (2, 3), at_store)
         found.append(one("unseen-rank", unseen, (0, 1), (3,) if at_store == "absent" else ()))
     for call, idle in (("exit", True), ("destroy_process_group", True), ("torch.save", False)):
-        lasting = waits.StuckCall(call, Label(call), 6 * S, idle, False, (("writer", AT),))
+        lasting = waits.StuckCall(call, Label(call), 6 * S, idle, False, (("thread writer", AT),))
         found.append(one("stuck-call", lasting, (2,), (2,), AT))
     key = waits.StuckCall("Store.get", Label("Store.get(ready)"), 6 * S, True, True, ())
     late = Label("all_reduce world #7")

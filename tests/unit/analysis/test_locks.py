@@ -82,7 +82,10 @@ def test_a_task_that_is_inside_a_lock_of_asyncio_is_named() -> None:
         ("/usr/lib/python3.11/asyncio/locks.py", 15, "__aenter__"),
     )
     holds = (("/job/feed.py", 3, "feed"), ("/usr/lib/python3.11/asyncio/queues.py", 158, "get"))
-    threads = [Thread("MainThread", frames=waits), Thread(f"{wire.TASK_OF}feeder", frames=holds)]
+    threads = [
+        Thread("MainThread", frames=waits),
+        Thread("feeder", frames=holds, task_of="asyncio"),
+    ]
     assert lock_waits(threads, lambda file: FILES.get(file, "")) == [
         "MainThread waits for lock; asyncio task feeder is inside it at feed.py:3 in feed"
     ]
@@ -139,7 +142,9 @@ def test_a_lock_that_a_thread_holds_in_an_op_is_part_of_the_deadlock(
     lock = "MainThread waits for LOCK; thread metrics is inside it at metrics.py:3 in sums"
     at_lock = [["/job/train.py", 46, "step"]]
     sums = [["/job/metrics.py", 3, "sums"], [C10D, 3000, "all_reduce"]]
-    threads = {"0": [["MainThread", at_lock], ["metrics", sums]]}
+    threads = {
+        "0": [{"thread": "MainThread", "frames": at_lock}, {"thread": "metrics", "frames": sums}]
+    }
     parts = [{"ranks": [0], "frames": at_lock, "inside": {}, "threads": threads},
              {"ranks": [1, 2], "frames": WAITING, "inside": {}}]  # fmt: skip
     trace.hub(wire.Key.CONTROL, 2100, event="stall", since_ns=ns(2100), stacks=parts,

@@ -44,7 +44,8 @@ def said(
         for proc, used in zip(trace.ranks, cpu, strict=True):
             asked = proc.rank == 0 or (further and proc.rank == 1)
             state_of(trace, proc, t, cpu=used, open=int(asked), open_since_ns=ns(2) * asked)
-    threads = {str(serves): [["MainThread", JOINS], ["thread 7", [SERVES, *stack]]]}
+    threads = {str(serves): [{"thread": "MainThread", "frames": JOINS},
+                             {"thread": "7", "frames": [SERVES, *stack]}]}  # fmt: skip
     parts = [{"ranks": [rank], "frames": WAITS if rank == 0 else JOINS, "inside": {},
               "threads": threads if rank == serves else {}} for rank in range(3)]  # fmt: skip
     trace.hub(wire.Key.CONTROL, 3000, event="stall", since_ns=ns(3000), stacks=parts,

@@ -159,7 +159,7 @@ def test_what_is_said_has_equal_stacks_together() -> None:
         S,
         (
             StallPart((0, 1), frames, {0: "wait", 1: "wait"},
-                      {1: (("MainThread", frames), ("writer", writes))}),
+                      {1: (threads[0], threads[1])}),
             StallPart((2,), outside.frames, {2: "gil"}),
         ),
         {0: "agent", 1: "agent", 2: "py-spy"},

@@ -9,7 +9,6 @@ from pardbg.analysis.findings.finding import Label, Severity
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.wording import killed_text, word
 from pardbg.analysis.hangs.blocking_calls import Blocking
-from pardbg.analysis.hangs.stacks import whose
 from pardbg.sentences import filled
 from pardbg.words import duration, ranks_text
 
@@ -93,7 +92,7 @@ class Absence:
     caller: str = ""
     """Caller of the function at the place: ``step (train.py:88)``."""
     threads: tuple[tuple[str, str], ...] = ()
-    """(name, place) of other threads."""
+    """(thread or task in words, place) of others."""
     lock: str = ""
     """Lock that the rank waits for, and the thread that holds it, as the hub found it."""
     blocking: Blocking | None = None
@@ -201,7 +200,7 @@ class Absence:
     def _details(self, many: bool) -> str:
         if self.doing in WHOLE:
             return ""
-        thread = f" in thread {self.thread}" if self.thread else ""
+        thread = f" in {self.thread}" if self.thread else ""
         caller = f", called from {self.caller}" if self.caller else ""
         asleep = " (asleep there)"
         if self.blocking is not None and not many:
@@ -234,4 +233,4 @@ def handled_text(handled: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:
     """Return sentences on other threads, such as `` Its thread writer is at a.py:3 in f.``"""
-    return "".join(f" Its {whose(name)} is at {at}." for name, at in threads)
+    return "".join(f" Its {name} is at {at}." for name, at in threads)

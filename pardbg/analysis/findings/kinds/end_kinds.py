@@ -10,11 +10,10 @@ from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Seve
 from pardbg.analysis.findings.kinds.absence import NO_OP, LeftOut, last_op_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text, signal_name
-from pardbg.analysis.hangs.stacks import whose
+from pardbg.analysis.hangs.stacks import thread_text
 from pardbg.events.log_facts import LogSays
 from pardbg.store.definitions import Cause
 from pardbg.words import agreed, duration, ranks_text, waits_text
-from pardbg_agent.wire import TASK_OF
 
 THREAD_STEPS: Final = 16
 """Steps after which the work of a lost thread is no longer awaited: its queue is empty."""
@@ -315,10 +314,8 @@ class ThreadRaised(Facts):
     unwritten: int | None = None
     """Step in which a checkpoint became known to be unwritten; None: the thread wrote no
     checkpoint. If set, the facts are a finding by themselves, one for all ranks."""
-
-    @property
-    def _is_task(self) -> bool:
-        return self.thread.startswith(TASK_OF)
+    task_of: str = ""
+    """Library of the task that failed, instead of a thread; empty: a thread."""
 
     def severity(self) -> Severity:
         return "error" if self.waiting or self.idle_ns >= _IDLE_NS else "warning"
@@ -343,10 +340,11 @@ class ThreadRaised(Facts):
                 f"raised {raised}{at}{more}. A future keeps that: {rank} went on."
             )
         end = "" if self.kept else " and ended"
-        text = f"{rank}'s {whose(self.thread)} raised {self.error}{cause_text(self.cause)}{at}"
+        text = f"{rank}'s {thread_text(self.thread, self.task_of)} raised "
+        text += f"{self.error}{cause_text(self.cause)}{at}"
         text += f"{_also_text(self.also)}{end}"
         if self.kept:
-            keeps = "The task" if self._is_task else "A future"
+            keeps = "The task" if self.task_of else "A future"
             text += f". {keeps} keeps that: {rank} went on"
         if not self.waiting and self.idle_ns:
             idle = duration(self.idle_ns)
@@ -369,7 +367,7 @@ class ThreadRaised(Facts):
         if self.unwritten is not None:
             return self.tries("unwritten")
         if self.kept:
-            return self.tries("task" if self._is_task else "kept")
+            return self.tries("task" if self.task_of else "kept")
         return self.tries("waiting" if self.waiting or self.idle_ns else "")
 
 

@@ -17,7 +17,7 @@ from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
 from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing, LeftOut
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
 from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
-from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
+from pardbg.analysis.hangs.stacks import activity, caller, place, thread_text, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, ran, seen
 from pardbg.store.definitions import GroupDef
 from pardbg_agent.wire import Flag
@@ -89,7 +89,7 @@ def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None)
         doing, where, name=now.action, lock=now.lock, caller=caller(frames) or "",
         asleep=now.cpu is not None and now.cpu < IDLE_CORES and now.os_state == "S",
         progresses=progresses,
-        thread=now.threads[0][0] if now.threads and now.threads[0][0] != "MainThread" else "",
+        thread=_other_than_main(now),
         threads=other_threads(now), pid=process.pid, rank=rank,
         blocking=_blocking(view, now),
     )  # fmt: skip
@@ -178,9 +178,16 @@ def _blocking(view: View, now: Seen) -> Blocking | None:
 
 
 def other_threads(now: Seen) -> tuple[tuple[str, str], ...]:
-    """Return (name, place) of a rank's threads other than the one that it stands in."""
-    places = ((name, place(frames)) for name, frames in now.threads[1:])
+    """Return (thread or task, place) of a rank's others than the one that it stands in."""
+    places = ((thread_text(t.thread, t.task_of), place(t.frames)) for t in now.threads[1:])
     return tuple((name, at) for name, at in places if at)[:_MAX_THREADS]
+
+
+def _other_than_main(now: Seen) -> str:
+    first = now.threads[0] if now.threads else None
+    return (
+        thread_text(first.thread, first.task_of) if first and first.thread != "MainThread" else ""
+    )
 
 
 def activity_ns(view: View, rank: int, found: Absence) -> float:

@@ -34,7 +34,7 @@ from pardbg.analysis.findings.stalls.misfits import (
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives, passed_collectives
 from pardbg.analysis.hangs.partings import parting
-from pardbg.analysis.hangs.stacks import place, whole_place
+from pardbg.analysis.hangs.stacks import place, thread_title, whole_place
 from pardbg.analysis.hangs.standstill import (
     first_place,
     host_load,
@@ -250,8 +250,8 @@ def _crossing(view: View, key: GroupKey, crossing: ThreadCrossing, settled: bool
     label, begun = group_label(view, group), _begun(crossing)
     threads = {name for rank in ranks for name in view.ranks[rank].threads}
     stands = {
-        (name, at): None
-        for rank in ranks for name, frames in seen(view, rank).threads if (at := place(frames))
+        (thread_title(one.thread, one.task_of), at): None
+        for rank in ranks for one in seen(view, rank).threads if (at := place(one.frames))
     }  # fmt: skip
     where = (at for rank in ranks if (at := place(seen(view, rank).frames)))
     return Candidate(

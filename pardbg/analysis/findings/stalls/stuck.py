@@ -142,10 +142,10 @@ def _all_stand(view: View) -> bool:
 
 def _handler(now: Seen) -> tuple[Frame, ...]:
     """Return the frames of a function that the rank runs for another worker; empty: none."""
-    for _, frames in now.threads:
-        for at, (file, _, function) in enumerate(frames):
+    for thread in now.threads:
+        for at, (file, _, function) in enumerate(thread.frames):
             if function == "_run_function" and file.endswith(_SERVES):
-                return frames[at + 1 :]
+                return thread.frames[at + 1 :]
     return ()
 
 
