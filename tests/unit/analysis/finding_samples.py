@@ -411,7 +411,7 @@ def _state() -> list[Candidate]:
         one("unequal-accumulation", state.UnequalAccumulation(((0, 4), (1, 3), (2, 4)), 8),
             (0, 1, 2), (1,)),
         one("unequal-scale",
-            state.UnequalScale(((0, 0.25), (1, 1.0), (2, 0.25)), 0, 5, 5), (0, 1, 2), (1,)),
+            state.UnequalScale(0, 5, 5, ((0, 0.25), (1, 1.0), (2, 0.25))), (0, 1, 2), (1,)),
         one("unequal-averaging", state.UnequalAveraging(((0, 4), (1, 5), (2, 4)), 40, 50),
             (0, 1, 2), (1,)),
         one("unequal-settings",

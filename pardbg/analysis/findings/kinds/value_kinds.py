@@ -178,15 +178,21 @@ class NotAveraged(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class UnequalSettings(Facts):
-    """Ranks that shard one model step their parts of it with other settings."""
+class _InLooks(Facts):
+    """Facts found in some of the looks at the numbers of a step."""
 
     step: int
-    """Step of the first look in which the settings differed."""
+    """Step of the first look that found the facts."""
     number: int
-    """Number of looks in which the settings differed."""
+    """Number of looks that found the facts."""
     looks: int
     """Number of all looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalSettings(_InLooks):
+    """Ranks that shard one model step their parts of it with other settings."""
+
     rates: tuple[tuple[int, float], ...]
     """(rank, learning rate); empty: the rates are equal."""
     settings: tuple[int, ...]
@@ -257,15 +263,8 @@ class NoGradient(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class OnlyZeros(Facts):
+class OnlyZeros(_InLooks):
     """A rank gives only zeros to the sums of gradients, though it has a loss."""
-
-    step: int
-    """Step of the first look in which all inputs were zero."""
-    number: int
-    """Number of looks in which all inputs were zero."""
-    looks: int
-    """Number of all looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,16 +297,10 @@ class UnequalMode(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class GradientsKept(Facts):
+class GradientsKept(_InLooks):
     """A rank's backward adds to gradients that an optimizer has stepped by, where others cleared
     theirs."""
 
-    step: int
-    """Step of the first backward that added to old gradients."""
-    number: int
-    """Number of looks in which a backward added to old gradients."""
-    looks: int
-    """Number of all looks."""
     lasts: bool
 
     def severity(self) -> Severity:
@@ -315,16 +308,9 @@ class GradientsKept(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class GradientsAdded(Facts):
+class GradientsAdded(_InLooks):
     """Backward adds to gradients that the optimizer has stepped by, on all ranks or where ranks are
     not compared, and the next step takes both."""
-
-    step: int
-    """Step of the first backward that added to old gradients."""
-    number: int
-    """Number of looks in which a backward added to old gradients."""
-    looks: int
-    """Number of all looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,17 +329,11 @@ class UnequalAccumulation(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class UnequalScale(Facts):
+class UnequalScale(_InLooks):
     """Ranks multiply their losses by unlike numbers, and average the gradients."""
 
     scales: tuple[tuple[int, float], ...]
     """(rank, factor of its loss) in the newest look."""
-    step: int
-    """Step of the first look in which the factors differed."""
-    number: int
-    """Number of looks in which the factors differed."""
-    looks: int
-    """Number of all looks."""
 
     @property
     def sides(self) -> str:

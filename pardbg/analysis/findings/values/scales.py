@@ -71,7 +71,7 @@ def unequal_scales(view: View) -> Iterable[Candidate]:
         yield Candidate(
             kind="unequal-scale", ranks=tuple(sorted(ranks)), culprits=odd_ones(scales),
             t_ns=view.t_ns,
-            facts=UnequalScale(tuple(scales.items()), unlike[0], len(unlike), len(found)),
+            facts=UnequalScale(unlike[0], len(unlike), len(found), tuple(scales.items())),
         )  # fmt: skip
 
 
