@@ -3,7 +3,7 @@
 The training's threads record events on the streams that are current there; the agent's thread reads
 them when they are done. An op's end is an event after the call where the op runs on the current
 stream; an asynchronous op's is on a stream of our own, made to wait for its Future. (Never by
-``add_done_callback``: its stream is the pool's, see ``own_streams``. Never by ``Work.wait`` on
+``add_done_callback``: its stream is the pool's, see ``OwnStreams``. Never by ``Work.wait`` on
 another stream: it lets go of what keeps the allocator from reusing the memory too early.)"""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -20,7 +20,40 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.device import anchors, cuda_runtime, event_queue
 from pardbg_agent.hooks.device.anchors import Anchor, DeviceClock
 from pardbg_agent.hooks.device.event_queue import EventPool, EventQueue
-from pardbg_agent.hooks.device.own_streams import OwnStreams
+
+MAX_STREAMS: Final = 64
+
+
+class OwnStreams:
+    """Streams of our own, one per internal stream of the backend, by any key; made when first asked
+    for, on the current device.
+
+    ``torch.Stream()``, NCCL's streams and those of a Future's callbacks come from one pool of 32:
+    an event recorded on a pool stream is read late where the program's kernels are queued before
+    it, and a wait there delays the program's kernels. These lie outside of the pool where possible.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._by_key: dict[Any, Any] = {}
+
+    def of(self, key: Any) -> Any | None:
+        """Return the stream of a key; None if there are too many streams."""
+        found = self._by_key.get(key)
+        if found is None and len(self._by_key) < MAX_STREAMS:
+            found = self._by_key[key] = self.new()
+        return found
+
+    def new(self) -> Any:
+        """Return a new stream, from the pool (whose ends may be read late) as a last resort."""
+        runtime = cuda_runtime.of(self._device.type)
+        module: Any = torch.get_device_module(self._device)
+        make = getattr(module, "own_stream", None) if runtime is None else runtime.new_stream
+        try:
+            return make() if make is not None else torch.Stream(self._device)
+        except RuntimeError:
+            return torch.Stream(self._device)
+
 
 _wait: Any = torch._C.Future.wait
 """torch's Future.wait, taken before any hook wraps it."""
