@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
-from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
+from pardbg.analysis.findings.kinds.absence import blocking_advice, blocking_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.analysis.hangs.blocking_calls import Blocking
