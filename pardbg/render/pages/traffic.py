@@ -33,7 +33,7 @@ from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
-from pardbg.render.pages.mesh.link_panels import link_panels
+from pardbg.render.pages.mesh.link_boxes import link_panels
 from pardbg.render.pages.traffic_step import (
     across,
     axes,

@@ -7,7 +7,7 @@ import pytest
 from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.analysis.same.module_flow import Place
-from pardbg.render.reports.module_table import MAX_MODULES, module_table
+from pardbg.render.reports.sameness import MAX_MODULES, module_table
 
 BLOCKS = [f"blocks.{at}{inside}" for at in range(3) for inside in (".norm", ".mlp.up", ".mlp", "")]
 
