@@ -292,7 +292,7 @@ def explain(
     Flight Recorder dumps (DUMP) of the same job make the answer exact; what they say alone follows.
     """
     from pardbg.doors.explained import explained
-    from pardbg.joblog.told import as_json, text
+    from pardbg.joblog.words import as_json, text
 
     if show:
         need_terminal("explain --show", "pardbg explain LOG…")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pardbg.joblog.scan import EXTENSIONS, Log, read
-from pardbg.joblog.told import said
 from pardbg.joblog.verdict import Verdict, judge
+from pardbg.joblog.words import said
 from pardbg.session.importers.build import Imported
 from pardbg.session.importers.flight_recorder import dumped
 from pardbg.session.importers.read import Dumps, looks_like_dump, read_dumps, write_log

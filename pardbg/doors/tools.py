@@ -25,7 +25,7 @@ from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.runs import list_runs
-from pardbg.joblog import told
+from pardbg.joblog import words as joblog_words
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.reports import replies
 
@@ -375,6 +375,6 @@ def _explained(
     logs: Sequence[str], about: Mapping[str, object], offset: int, limit: int
 ) -> str:  # fmt: skip
     read = explained(logs)
-    found = told.as_json(read.verdict, read.log)
+    found = joblog_words.as_json(read.verdict, read.log)
     rows = found.pop("findings")
     return page({**about, **found}, rows, offset, limit)

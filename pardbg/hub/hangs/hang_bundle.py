@@ -23,9 +23,9 @@ from pardbg.hub.attach.look import look
 from pardbg.hub.ranks.processes import environ
 from pardbg.hub.run.config import ERR_FILE, OUT_FILE, RunConfig
 from pardbg.joblog.scan import read
-from pardbg.joblog.told import as_json as log_json
-from pardbg.joblog.told import text as log_text
 from pardbg.joblog.verdict import judge
+from pardbg.joblog.words import as_json as log_json
+from pardbg.joblog.words import text as log_text
 from pardbg.render.reports.text import text
 from pardbg.session.reader import BUNDLED
 from pardbg.session.writer import resume
