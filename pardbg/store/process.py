@@ -57,6 +57,8 @@ class Process:
     by_port = False
     """Whether the process's job is identified by its ranks' port (pardbg.store.lives)."""
 
+    _ids: dict[str, list[int]] | None = None
+
     def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
@@ -66,7 +68,7 @@ class Process:
         self.world_size: int | None = None
         self.facts: dict[str, Any] = {}
         self.names: dict[int, str] = {}
-        self._ids: dict[str, list[int]] | None = None
+        self._by_heads: dict[tuple[str, ...], dict[int, str]] = {}
         self.ops: dict[int, OpDef] = {}
         self.groups: dict[int, GroupDef] = {}
         self.model: ModelDef | None = None
@@ -211,8 +213,17 @@ class Process:
                 self._ids.setdefault(known, []).append(name_id)
         return self._ids.get(name, [])
 
+    def names_with(self, *heads: str) -> Mapping[int, str]:
+        """Return id -> name of the names that begin with one of ``heads``."""
+        found = self._by_heads.get(heads)
+        if found is None:
+            found = {i: name for i, name in self.names.items() if name.startswith(heads)}
+            self._by_heads[heads] = found
+        return found
+
     def define_name(self, name_id: int, name: str) -> None:
         self.names[name_id], self._ids = name, None
+        self._by_heads.clear()
 
     def lost(self, t_ns: int | None) -> int:
         """Return the number of records known lost up to ``t_ns``."""

@@ -52,7 +52,7 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
     """Yield a rank's samples since ``since_ns``, the newest first."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "probe")
-    wanted = {i: name for i, name in process.names.items() if name.startswith(BLOCKED)}
+    wanted = process.names_with(BLOCKED)
     if not wanted or not visible:
         return
     lo = int(table.when[:visible].searchsorted(since_ns))

@@ -54,6 +54,21 @@ def test_overlap_is_taken_once_and_gaps_are_counted() -> None:
     assert store.lost(ns(5)) == 0  # as of before the gap was seen
 
 
+def test_names_are_found_by_their_heads_as_they_come() -> None:
+    """A name is looked for before it is known, and a number gets another name."""
+    store = Store()
+    feed(store, 0, 1)
+    process = store.procs["0.host.1"]
+    for number, name, found in (
+        (3, "loss by Mean", "loss by Mean"),
+        (4, "loss", "loss by Mean"),
+        (3, "loss by Sum", "loss by Sum"),
+    ):
+        process.define_name(number, name)
+        assert process.names_with("loss by ", "modes") == {3: found}
+    assert process.ids("loss") == [4]
+
+
 def test_a_late_viewer_has_lost_nothing() -> None:
     store = Store(live=True)
     feed(store, 1000, 5)

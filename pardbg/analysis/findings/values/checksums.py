@@ -49,7 +49,7 @@ def checksums(view: View, process: Process) -> Iterable[tuple[str, Key, Sums]]:
     """Yield (group, (step, number), checksum) of the recent records; a group that starts with OWN
     has parameters that no DDP wraps."""
     table, visible = view.rows(process, "probe")
-    wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", OWN))}
+    wanted = process.names_with("checksum ", OWN)
     if not wanted or not visible:
         return
     part = slice(max(0, visible - PROBES_BACK), visible)

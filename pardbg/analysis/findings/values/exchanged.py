@@ -145,7 +145,7 @@ def targets(view: View, process: Process) -> dict[int, int]:
 def _told(view: View, process: Process, head: str) -> Iterable[tuple[int, ...]]:
     """Return rows (seq, step, name, a) of the last probes whose names begin with ``head``."""
     table, visible = view.rows(process, "probe")
-    wanted = [i for i, name in process.names.items() if name.startswith(head)]
+    wanted = [*process.names_with(head)]
     lo = max(0, visible - PROBES_BACK) if wanted else visible
     rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], wanted))[-_LOOKS:]
     return table.tuples(rows, "seq", "step", "name_id", "a")
@@ -347,7 +347,7 @@ def backwards(
     for name, wanted in (("phase", (of,)), ("action", _ACTIONS.get(of, ()))):
         table, visible = view.rows(process, name)
         lo = max(0, visible - last)
-        names = [i for i, known in process.names.items() if known in wanted]
+        names = [i for known in wanted for i in process.ids(known)]
         rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], names))
         parts.append([table.col(column)[rows] for column in ("t0_ns", "t1_ns", "step")])
     begun, ended, steps = map(np.concatenate, zip(*parts, strict=True))

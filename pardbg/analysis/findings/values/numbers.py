@@ -232,7 +232,7 @@ def _probed(view: View, rank: int, process: Process, op: str, grad: str = "-") -
     table, visible = view.rows(process, "probe")
     if not visible:  # the usual case
         return
-    wanted = {i: n for i, n in process.names.items() if n == op or n.startswith(grad)}
+    wanted = {**process.names_with(grad), **dict.fromkeys(process.ids(op), op)}
     if not wanted:
         return
     rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:_MOST]
