@@ -161,35 +161,32 @@ def _begin_of(view: View, process: Process, step: int) -> int:
 
 
 def _imbalance(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find ranks that use much more than the others, both now and in the middle of the window."""
+    """Find ranks that use much more than the others, both now and in the middle of the window.
+    Totals of one kind are compared, if those of more than half of the ranks are known."""
     middle = looked_at.steps[len(looked_at.steps) // 2]
-    newest: dict[int, int] = {}
-    before: dict[int, int] = {}
-    kinds = set()
+    by_kind: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for rank, process in view.ranks.items():
-        total = _total(view, process)
-        if total is None:
-            return
-        kinds.add(total[0])
-        steps, sizes = _series(view, process, total[0], since=0)
-        early = sizes[steps <= middle]
-        if not len(early):
-            return
-        newest[rank], before[rank] = total[1], int(early[-1])
-    if len(newest) < 2 or len(kinds) != 1:
-        return
-    far = _far_above(newest) & _far_above(before)
-    over = [rank for rank in newest if rank in far]
-    if not over or len(over) * 2 > len(newest):
-        return
-    usual = median(newest.values())
-    rank = max(over, key=lambda r: newest[r])
-    part, more = _larger_part(view, rank)
-    yield Candidate(
-        kind="memory-imbalance", ranks=tuple(newest), culprits=tuple(over), t_ns=looked_at.end_ns,
-        first_ns=looked_at.begin_ns, evidence=Evidence(looked_at.end_ns, rank, "memory"),
-        facts=MemoryImbalance(rank, newest[rank], usual, kinds.pop(), part, more),
-    )  # fmt: skip
+        if total := _total(view, process):
+            steps, sizes = _series(view, process, total[0], since=0)
+            if len(early := sizes[steps <= middle]):
+                by_kind[total[0]][rank] = int(early[-1]), total[1]
+    for kind, of in by_kind.items():
+        if len(of) * 2 <= max(2, len(view.ranks)):
+            continue
+        before, newest = ({rank: sizes[at] for rank, sizes in of.items()} for at in (0, 1))
+        far = _far_above(newest) & _far_above(before)
+        over = [rank for rank in newest if rank in far]
+        if not over or len(over) * 2 > len(newest):
+            continue
+        rank = max(over, key=lambda r: newest[r])
+        usual = _median_without(sorted(newest.values()), newest[rank])
+        part, more = _larger_part(view, rank)
+        yield Candidate(
+            kind="memory-imbalance", ranks=tuple(newest), culprits=tuple(over),
+            t_ns=looked_at.end_ns, first_ns=looked_at.begin_ns,
+            evidence=Evidence(looked_at.end_ns, rank, "memory"),
+            facts=MemoryImbalance(rank, newest[rank], usual, kind, part, more),
+        )  # fmt: skip
 
 
 def _far_above(sizes: Mapping[int, int]) -> set[int]:

@@ -90,11 +90,23 @@ def test_a_cgroup_that_is_nearly_full_is_nobodys_alone(used: int, said: int) -> 
         assert facts(finding, "fullest", "fullest_bytes") == (0, 500 * MIB)
 
 
-def test_one_rank_has_more_memory() -> None:
-    finding = one(with_memory({0: (300, 0), 1: (300, 0), 2: (600, 0)}), "memory-imbalance")
-    assert finding.culprits == (2,)
+@pytest.mark.parametrize("unknown", [0, 1, 2])
+def test_one_rank_has_more_memory(unknown: int) -> None:
+    """Ranks of unknown memory are not compared; of three known ones, rank 2 has twice as much."""
+    sizes = {0: (300.0, 0.0), 1: (300.0, 0.0), 2: (600.0, 0.0)}
+    finding = one(with_memory(sizes | {3 + i: (0, 0) for i in range(unknown)}), "memory-imbalance")
+    assert (finding.culprits, finding.ranks) == ((2,), (0, 1, 2))
     known = facts(finding, "rank", "bytes", "usual_bytes", "total", "part")
     assert known == (2, 600 * MIB, 300 * MIB, "rss", "")
+
+
+def test_one_of_two_ranks_is_compared_with_the_other() -> None:
+    finding = one(with_memory({0: (400, 0), 1: (300, 0)}), "memory-imbalance")
+    assert facts(finding, "rank", "bytes", "usual_bytes") == (0, 400 * MIB, 300 * MIB)
+
+
+def test_of_half_of_the_ranks_it_is_not_known_who_has_more_memory() -> None:
+    assert found(with_memory({0: (300, 0), 1: (600, 0), 2: (0, 0), 3: (0, 0)})) == []
 
 
 # -- numbers

@@ -55,7 +55,7 @@ class MemoryImbalance(Facts):
             more = f"{binary_size(self.more_bytes)} more {self.part}{state} than the median"
         return (
             f"rank {self.rank} uses {binary_size(self.bytes)} ({self.total}), "
-            f"{percent(self.bytes / self.usual_bytes - 1, 0)} above the median of the ranks "
+            f"{percent(self.bytes / self.usual_bytes - 1, 0)} above the median of the others "
             f"({binary_size(self.usual_bytes)}); {more}."
         )
 
