@@ -220,22 +220,25 @@ def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
     assert facts(finding, "what", "step", "parameter") == (what, 5, "head.weight")
 
 
-@pytest.mark.parametrize("spoilt", [True, False])
-def test_a_loss_that_is_not_finite_names_what_was_so_before(spoilt: bool) -> None:
-    """And no parameter by its gradient: after such a loss no gradient is finite."""
+@pytest.mark.parametrize(("whose", "shared"), [((1,), False), ((), False), ((1,), True)])
+def test_a_loss_that_is_not_finite_names_what_was_so_before(
+    whose: tuple[int, ...], shared: bool
+) -> None:
+    """And no parameter by its gradient: after such a loss no gradient is finite. ``shared``: both
+    ranks compute with rank 1's shard, rank 0 first."""
     trace = Trace(2)
     for step in range(8):
         for proc in trace.ranks:
-            bad = proc.rank == 1 and step > 4
-            proc.seen_loss(100 * step + 30, float("nan") if bad else 1.0, step)
+            bad = (proc.rank == 1 or shared) and step > 4
+            proc.seen_loss(100 * step + 30 + (proc.rank or 0), float("nan") if bad else 1.0, step)
             if bad and step == 5:
                 probe(proc, "nan grad head.bias", 560, step, seq=1, a=7, b=9)
-                if spoilt:
+                if proc.rank in whose:
                     probe(proc, "nan parameter up.weight", 531, step, seq=1, a=1, b=0)
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
-    assert finding.culprits == (1,) and facts(finding, "spoilt") == spoilt
-    assert finding.where == ("up.weight" if spoilt else None)
+    assert finding.culprits == (() if shared else (1,)) and facts(finding, "spoilt") == whose
+    assert finding.where == ("up.weight" if whose else None)
 
 
 @pytest.mark.parametrize(("device", "culprits"), [("cuda", ()), ("cpu", (1,))])
@@ -279,6 +282,23 @@ def test_what_a_stage_sends_may_be_not_finite_by_few_values_of_the_one_before(
           flags=wire.Flag.P2P | wire.Flag.SEND)  # fmt: skip
     finding = one(trace, "nan")
     assert finding.culprits == (1,) and facts(finding, "before") == before
+
+
+@pytest.mark.parametrize(("op", "before"), [("all_to_all", (0, 2)), ("all_gather", ())])
+def test_an_expert_may_have_made_the_nan_of_another_ranks_loss(
+    op: str, before: tuple[int, ...]
+) -> None:
+    """Rank 1's loss is NaN since step 5, in which tokens came back from all ranks' experts."""
+    trace = Trace(3)
+    for step in range(8):
+        t = 100 * step
+        for proc in trace.ranks:
+            proc.collective("world", op, t + 10, t + 20, step=step)
+            bad = step > 4 and proc.rank == 1
+            proc.seen_loss(t + 30, float("nan") if bad else 1.0, step)
+            proc.step(step, t, t + 90)
+    finding = one(trace, "nan")
+    assert (finding.culprits, facts(finding, "before")) == ((1,), before)
 
 
 def test_nan_everywhere_at_once_names_nobody() -> None:

@@ -82,10 +82,15 @@ def sides_text(numbers: Iterable[tuple[int, float]], before: str = "") -> str:
     return ", ".join(f"{before}{n:.6g} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
 
 
-def settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]) -> str:
-    """Return a sentence on (rank, learning rate) pairs, or on ranks with other settings."""
+def settings_text(
+    rates: tuple[tuple[int, float], ...], others: tuple[int, ...], ranks: tuple[int, ...]
+) -> str:
+    """Return a sentence on (rank, learning rate) pairs, or on ranks with settings unlike most of
+    ``ranks``; all of these, if there is no majority."""
     if rates:
         return f" Their learning rates differ: {sides_text(rates)}."
+    if len(others) == len(ranks):
+        return " Their optimizers differ in weight decay, momentum, clipping or another number."
     if others:
         return (
             f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "

@@ -40,8 +40,8 @@ class NotFinite(Facts):
     part."""
     mixed: bool = False
     """Ranks had exchanged in that step what they computed, and not all of that is looked at."""
-    spoilt: bool = False
-    """The parameter was not finite when the loss was computed."""
+    spoilt: tuple[int, ...] = ()
+    """Ranks whose parameter was not finite when they computed the loss."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -62,11 +62,12 @@ class NotFinite(Facts):
                 )
         if self.before and not self.hidden:
             text += (
-                f" It may come from {ranks_text(self.before)} in few values: not all that stages "
+                f" It may come from {ranks_text(self.before)} in few values: not all that ranks "
                 f"send is looked at."
             )
         if self.spoilt:
-            text += f" Before that loss was made, {self.parameter} was not finite already."
+            own = f" on {ranks_text(self.spoilt)}" if self.everywhere else ""
+            text += f" Before that loss was made, {self.parameter} was not finite already{own}."
         elif self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
         others = tuple(rank for rank in self.since if rank not in about.culprits)
@@ -119,12 +120,12 @@ class ReplicaDivergence(Facts):
         of, since = about.culprits, f"in step {self.step}"
         if self.equal_step is not None:
             since = f"after step {self.equal_step} and by step {self.step}"
-        differ = "Neither side has a majority"
+        more = f" and {len(self.parts) - 1} more parts" if self.parts[1:] else ""
+        parts = f"{self.parts[0]}{more}" if self.parts else ""
+        differ = f"They differ in {parts}, without a majority" if parts else "There is no majority"
         if of:
             differ = f"{ranks_text(of).capitalize()} {agreed('differs', of)} from the others"
-        if of and self.parts:
-            more = f" and {len(self.parts) - 1} more parts" if self.parts[1:] else ""
-            differ += f": {self.parts[0]}{more}"
+            differ += f": {parts}" if parts else ""
         text = (
             f"the replicas of the model on {ranks_text(about.ranks)} are no longer equal, bit by "
             f"bit, {since}. {differ}."
@@ -148,7 +149,7 @@ class ReplicaDivergence(Facts):
                 f" In {self.unfinished} of the last steps the optimizer began before the sum of "
                 f"the gradients was complete: nobody had waited for it."
             )
-        return text + settings_text(self.rates, self.settings)
+        return text + settings_text(self.rates, self.settings, about.ranks)
 
     def advice(self) -> str:
         return self.tries(
@@ -199,11 +200,7 @@ class UnequalSettings(_InLooks):
     """Ranks whose optimizer's settings are unlike most ranks'; all, if there is no majority."""
 
     def text(self, about: Candidate) -> str:
-        differ = settings_text(self.rates, self.settings)
-        if not self.rates and len(self.settings) == len(about.ranks):
-            differ = (
-                " Weight decay, momentum, clipping or another number differs, without a majority."
-            )
+        differ = settings_text(self.rates, self.settings, about.ranks)
         return (
             f"{ranks_text(about.ranks)} shard one model, and each steps its part with other "
             f"settings, in {self.number} of {self.looks} steps looked at, first in step "

@@ -31,6 +31,7 @@ from pardbg.analysis.findings.values.exchanged import (
     averages_on,
     averaging,
     backwards,
+    issued_since,
     probes,
     shared_losses,
 )
@@ -47,6 +48,8 @@ _PHASES: Final = 1 << 11
 """Number of phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
 """Name of the record of whether a backward began with an earlier step's gradients (a = 1)."""
+_PARAMETER: Final = "nan parameter "
+"""Head of the name of a record of a parameter that was not finite before a loss was."""
 _GATHERED: Final = "nan gathered"
 """Name of the record of non-finite values that a rank gives to others unreduced."""
 _ADDED: Final = "gradients added"
@@ -106,7 +109,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         # itself is in the gradients or the loss by the end of the step.
         return
     since = () if passed else tuple(sorted({one.rank for one in begun if one.step > step}))
-    spoilt = what == "loss" and _spoilt(view, first)
+    spoilt, whose = _spoilt(view, losses, step) if what == "loss" else ("", ())
     # Of a loss that is not finite no gradient is: the last parameter's says nothing.
     parameter = spoilt or (names[0].name if names and what != "loss" else "")
     yield Candidate(
@@ -116,16 +119,21 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
         facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
                         tuple(sorted({step, *later})) if passed else (),
-                        _stages_before(view, first, culprits),
+                        _senders_before(view, first, culprits),
                         not culprits and what == "loss" and _mixed(view, first.rank, step),
-                        bool(spoilt)),
+                        whose),
     )  # fmt: skip
 
 
-def _spoilt(view: View, first: _Seen) -> str:
-    """Return a parameter that was not finite before a loss was computed; empty: none is known."""
-    seen = _probed(view, first.rank, view.ranks[first.rank], "-", "nan parameter ")
-    return next((one.name for one in seen if one.step == first.step), "")
+def _spoilt(view: View, ranks: Sequence[int], step: int) -> tuple[str, tuple[int, ...]]:
+    """Return (a parameter that was not finite before the losses of a step were computed, ranks
+    whose it was); empty: none is known."""
+    seen = [
+        one for rank in ranks for one in _probed(view, rank, view.ranks[rank], "-", _PARAMETER)
+        if one.step == step
+    ]  # fmt: skip
+    name = seen[0].name if seen else ""
+    return name, tuple(one.rank for one in seen if one.name == name)
 
 
 def _gathered_first(view: View, at_first: Sequence[_Seen]) -> list[_Seen]:
@@ -159,11 +167,11 @@ def _mixed(view: View, rank: int, step: int) -> bool:
     return step in shared_losses(view, view.ranks[rank], set(view.ranks))
 
 
-def _stages_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[int, ...]:
-    """Return ranks that sent to the culprit in that step before its first non-finite value:
-    messages are checked in full only if time allows, so one of them may have made it, in few
-    values. Empty if all values that the culprit sent are non-finite."""
-    if tuple(culprits) != (first.rank,) or (first.what != "loss" and not first.count):
+def _senders_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[int, ...]:
+    """Return ranks that sent to a culprit in that step before its first non-finite value, by a
+    message or an all_to_all: these are checked in full only if time allows, so one of them may have
+    made it, in few values. Empty if all values that the culprit sent are non-finite."""
+    if first.rank not in culprits or (first.what != "loss" and not first.count):
         return ()
     process = view.ranks[first.rank]
     table, visible = view.rows(process, "issue_p2p")
@@ -175,7 +183,14 @@ def _stages_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[i
             senders.add(peer)
         elif t0 == first.t_ns and 8 * a <= first.count * _bits(process, name_id):
             return ()
-    return tuple(sorted(rank for rank in senders if rank >= 0))
+    issues, part = issued_since(view, process, 0)
+    ids = [i for i, op in process.ops.items() if op.op == "all_to_all"]
+    of = np.isin(issues.col("name_id")[part], ids) & (issues.col("step")[part] == first.step)
+    of &= issues.col("t0_ns")[part] <= first.t_ns
+    for group_id in np.unique(issues.col("group_id")[part][of]).tolist():
+        group = process.groups.get(group_id)
+        senders.update(group.ranks if group is not None else ())
+    return tuple(sorted(rank for rank in senders if rank >= 0 and rank not in culprits))
 
 
 def _bits(process: Process, op_id: int) -> int:
