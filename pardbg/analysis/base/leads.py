@@ -13,6 +13,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.intervals import Interval, clip, total, union
+from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.store.process import Process
 from pardbg.store.table import Array
@@ -25,6 +26,7 @@ _OFFSETS_NS: Final = 200_000
 """Maximum change of a clock's offset between a launch and its device times, in ns."""
 _STEP: Final = int(Lane.STEP)
 _ASYNC: Final = int(Flag.ASYNC)
+_UNIT_WAITS: Final = " wait unshard"
 
 
 def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
@@ -63,10 +65,20 @@ def _ends(view: View, process: Process, name: str, window: Interval) -> Array:
     return when[when.searchsorted(window[0]) : when.searchsorted(window[1], side="right")]
 
 
-def sync_ops(view: View, rank: int, window: Interval) -> list[Interval]:
+def streams_held(view: View, process: Process, window: Interval) -> list[Interval]:
+    """Return when a device's computing stream is known to have stood in an op: of sharded units in
+    their waits, since their ops are on other streams; else in what is not asynchronous."""
+    units = records(view, process, "fsdp", window)
+    if not units:
+        return _sync_ops(view, process, window)
+    waits = [one[1:3] for one in units if process.name(one.name_id).endswith(_UNIT_WAITS)]
+    return union(clip(waits, *window))
+
+
+def _sync_ops(view: View, process: Process, window: Interval) -> list[Interval]:
     """Return stretches in which the rank's device was in ops on the stream that issued them, so
     that work queued behind them waited."""
-    process, found = view.ranks[rank], []
+    found = []
     table, visible = view.rows(process, "issue")
     done, num_done = view.rows(process, "done")
     whole = window[0] - done.longest_ns, window[1]

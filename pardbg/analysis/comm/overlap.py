@@ -17,7 +17,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
-from pardbg.analysis.base.leads import sync_ops
+from pardbg.analysis.base.leads import streams_held
 from pardbg.analysis.base.spans import records, stretches
 from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.op_rows import CollectiveRow
@@ -110,7 +110,7 @@ def blocked(
     """Return the intervals in which communication held up the rank's host, or its device."""
     issued = records(view, process, "issue", span)
     if times(view) == "device":  # what a host waits for says nothing about its device
-        found = _streams_held(view, process, span)
+        found = streams_held(view, process, span)
     else:
         waits = records(view, process, "wait", span)
         found = [wait[1:3] for wait in waits if not wait.flags & _P2P]
@@ -120,14 +120,3 @@ def blocked(
         if inside:
             found += clip(under_way, max(inside), end)
     return union(clip(found, *span))
-
-
-def _streams_held(view: View, process: Process, span: Interval) -> list[Interval]:
-    """Return when a device's computing stream is known to have stood in an op: of sharded units in
-    their waits, since their ops are on other streams; else in what is not asynchronous."""
-    units = records(view, process, "fsdp", span)
-    if not units and process.rank is not None:
-        return sync_ops(view, process.rank, span)
-    return [
-        one[1:3] for one in units if process.name(one.name_id).endswith(f" {wire.WAIT_UNSHARD}")
-    ]

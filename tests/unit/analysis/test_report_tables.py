@@ -13,7 +13,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
-from pardbg.analysis.findings.speed.windows import window
+from pardbg.analysis.findings.speed.windows import phases_in, window
 from pardbg.render.reports.html import page
 from pardbg.render.reports.sections import overlap_lines, phase_shares
 from pardbg.render.reports.text import text
@@ -65,6 +65,8 @@ def test_on_a_device_no_wait_of_the_host_exposes_an_op(sharded: bool, waiting: i
     assert (rank0.exposed_ns, rank0.hidden_ns, rank0.waiting_ns) == (10 * MS, 40 * MS, waiting)
     assert (rank1.exposed_ns, rank1.hidden_ns, rank1.waiting_ns) == (10 * MS, 40 * MS, 0)
     assert any("≥ 10" in line and "≤ 40" in line for line in overlap_lines((rank0,), True))
+    found = phases_in(view, 0, (trace_ns(0), trace_ns(100)))
+    assert found["communication"] == (10 if sharded else 20) * MS
 
 
 def test_a_ddp_backward_waits_unseen_at_its_end() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_look, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
-from pardbg.analysis.base.leads import host_bound, sync_ops
+from pardbg.analysis.base.leads import host_bound, streams_held
 from pardbg.analysis.base.spans import records, stretches
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.base.times import times
@@ -308,7 +308,8 @@ def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     time in no phase is ``host``; ``launch`` is compute in which a device had nothing queued."""
     process = view.ranks[rank]
     on_device = times(view) == "device"  # where a wait of the host is none of the device's
-    waited = sync_ops(view, rank, whole) if on_device else stretches(view, process, "wait", whole)
+    held = streams_held(view, process, whole) if on_device else None
+    waited = stretches(view, process, "wait", whole) if held is None else held
     found: dict[str, int] = {}
     covered: list[Interval] = list(waited)
     computing: list[Interval] = []
