@@ -27,6 +27,8 @@ from pardbg_agent import wire
 
 TRUE_ENDS: Final = ("completed", "device")
 """Sources of times at which an op truly ended; a wait tells only when the host looked."""
+BY_HOST: Final = ("completed", "waited")
+"""Sources of times that are the host's."""
 UNTIMED: Final = ("", "polled")
 """Sources without a time of completion: it is only known that the op completed, or that it did
 before a poll."""
@@ -126,6 +128,7 @@ class IssuedCollectives:
         known = np.array(timed)[self._kind[self._starts]]
         moving = np.maximum(self._done_ns - self._last_ns, 0)
         ends = np.array([source in TRUE_ENDS for source in self._sources], bool)[rows["source"]]
+        by_host = np.array([source in BY_HOST for source in self._sources], bool)[rows["source"]]
         names = {name: i for i, name in enumerate(dict.fromkeys(op.op for op in self._ops))}
         of = {
             "step": rows["step"][first],
@@ -136,6 +139,7 @@ class IssuedCollectives:
             "wait_ns": self._wait_ns[wanted],
             "last_rank": self._last_rank[wanted],
             "true_ends": np.logical_and.reduceat(ends, self._starts)[wanted],
+            "by_host": np.logical_or.reduceat(by_host, self._starts)[wanted],
             "count": (counts := counts[wanted]),
         }
         begins = self._starts[wanted] - (np.cumsum(counts) - counts)
@@ -356,7 +360,7 @@ class CollectiveColumns:
     of: Columns
     """Columns with a value per collective: ``step``, ``group`` (a number), ``op`` (its place in
     ``ops``), ``bytes``, ``transfer_ns`` (-1: not known), ``wait_ns``, ``last_rank``, ``true_ends``
-    (on all ranks), ``count`` (of ranks)."""
+    (on all ranks), ``by_host`` (on any), ``count`` (of ranks)."""
     parts: Columns
     """Columns with a value per collective and rank: ``rank``, ``issued_ns``, ``done_ns``."""
     ops: Sequence[str]
@@ -425,11 +429,13 @@ def of_rows(steps: Sequence[int], rows: Sequence[CollectiveRow]) -> CollectiveCo
         (step, keys[row.key], ops[row.op], row.bytes,
          -1 if row.transfer_ns is None else row.transfer_ns, row.wait_ns or 0,
          -1 if row.last_rank is None else row.last_rank,
-         all(a.source in TRUE_ENDS for a in row.arrivals), len(row.arrivals))
+         all(a.source in TRUE_ENDS for a in row.arrivals),
+         any(a.source in BY_HOST for a in row.arrivals), len(row.arrivals))
         for step, row in zip(steps, rows, strict=True)
     ]  # fmt: skip
     names = (
-        "step", "group", "op", "bytes", "transfer_ns", "wait_ns", "last_rank", "true_ends", "count",
+        "step", "group", "op", "bytes", "transfer_ns", "wait_ns", "last_rank", "true_ends",
+        "by_host", "count",
     )  # fmt: skip
     parts = [a[:3] for row in rows for a in row.arrivals]
     return by_step(

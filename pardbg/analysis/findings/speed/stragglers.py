@@ -14,7 +14,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import read_ahead
-from pardbg.analysis.base.times import device
+from pardbg.analysis.base.times import device, times
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
@@ -115,12 +115,16 @@ def _latest(
     view: View, looked_at: Window, rows: CollectiveColumns, clear: float
 ) -> Iterable[Array]:
     """Return each group's most delayed collective per step (the ones after it are late, too), the
-    group with most steps first; only groups in which a rank may be called late."""
+    group with most steps first; only groups in which a rank may be called late. Where ops run on
+    devices, others (a barrier of hosts) say nothing: hosts run ahead."""
     if not len(rows):
         return []
+    by_host = rows.of["by_host"] != 0
+    apart = times(view) == "device" and not by_host.all()
     half, step, group = rows.half_ns(), rows.of["step"], rows.of["group"]
     by = np.maximum.reduceat(rows.parts["issued_ns"], rows.starts) - half
     order = np.lexsort((-by, step, group))
+    order = order[~by_host[order]] if apart else order
     new = np.ones(len(order), np.bool_)
     new[1:] = (np.diff(step[order]) != 0) | (np.diff(group[order]) != 0)
     best = order[new]
