@@ -36,6 +36,8 @@ class _Device:
 
     handle: Any
     news: DeviceNews
+    uuid: str
+    """As torch has it; empty: unknown."""
     ecc_before: int
     pending: tuple[str, ...] = ()
     num_pending: int = 0
@@ -52,8 +54,9 @@ class DeviceMeters:
         self._thread: threading.Thread | None = None
         self._devices: list[_Device] = []
         self._xids: Any = None
-        self.ranks: Mapping[int, int] = {}
-        """pid -> rank on this host; replaced as a whole, by another thread."""
+        self.ranks: Mapping[int, tuple[int, str]] = {}
+        """pid -> (rank on this host, its device's UUID or empty); replaced as a whole, by another
+        thread."""
 
     @property
     def active(self) -> bool:
@@ -113,17 +116,31 @@ class DeviceMeters:
         name = nvml.nvmlDeviceGetName(handle)
         text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
         news = DeviceNews(socket.gethostname(), index, text, ())
-        return _Device(handle, news, self._ecc(handle))
+        uuid = self._of("nvmlDeviceGetUUID", handle) or ""
+        uuid = uuid.decode("ascii", "replace") if isinstance(uuid, bytes) else str(uuid)
+        return _Device(handle, news, uuid.removeprefix("GPU-"), self._ecc(handle))
 
-    def _reading(self, device: _Device, ranks: Mapping[int, int], xid: int) -> DeviceNews:
+    def _ranks(self, device: _Device, ranks: Mapping[int, tuple[int, str]]) -> tuple[int, ...]:
+        """Return the ranks on a device: by its UUID where they know it, since in a container the
+        driver's pids are the host's; else (also a part of a device, of MIG) by pid."""
+        known = {one.uuid for one in self._devices}
+        pids = self._of("nvmlDeviceGetComputeRunningProcesses", device.handle) or ()
+        running = {one.pid for one in pids}
+        return tuple(sorted(
+            rank for pid, (rank, uuid) in ranks.items()
+            if (uuid == device.uuid if uuid and uuid in known else pid in running)
+        ))  # fmt: skip
+
+    def _reading(
+        self, device: _Device, ranks: Mapping[int, tuple[int, str]], xid: int
+    ) -> DeviceNews:
         nvml, handle = self._nvml, device.handle
         clock = self._number("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM)
         most = self._number("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
-        pids = [one.pid for one in self._of("nvmlDeviceGetComputeRunningProcesses", handle) or ()]
         load = self._of("nvmlDeviceGetUtilizationRates", handle)
         return replace(
             device.news,
-            ranks=tuple(sorted(ranks[pid] for pid in pids if pid in ranks)),
+            ranks=self._ranks(device, ranks),
             reasons=self._lasting(device, self._reasons(handle, clock, most)),
             clock_mhz=clock, max_clock_mhz=most,
             celsius=self._number("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),

@@ -10,7 +10,7 @@ from typing import Final
 from pardbg.control.machine import machine
 from pardbg.events.control_codes import Gone
 from pardbg.events.decode import Malformed
-from pardbg.events.fields import within
+from pardbg.events.fields import text, within
 from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import BoardNews, Change, Row
 from pardbg.hub.ranks.boards import Boards
@@ -97,10 +97,13 @@ class Agents:
         """Return (host, pid) of a process."""
         return proc.rpartition(".")[0].partition(".")[2], self.pid(proc)
 
-    def ranks_here(self) -> dict[int, int]:
-        """Return pid -> rank of the processes on this host that have not ended."""
-        here = self.known().items()
-        return {self.pid(p): rank for p, rank in here if self.nodes.node_of(p) is None}
+    def ranks_here(self) -> dict[int, tuple[int, str]]:
+        """Return pid -> (rank, its device's id) of the processes on this host that have not
+        ended."""
+        here = [(p, rank) for p, rank in self.known().items() if self.nodes.node_of(p) is None]
+        facts = self._definitions.processes
+        ids = {proc: text(facts[proc].fields, "device_id") for proc, _ in here if proc in facts}
+        return {self.pid(proc): (rank, ids.get(proc, "")) for proc, rank in here}
 
     def innermost(self, procs: Iterable[str]) -> list[str]:
         """Return ``Definitions.innermost`` among processes that have not ended."""

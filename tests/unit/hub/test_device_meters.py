@@ -41,6 +41,7 @@ class Nvml:
         values = {
             "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1,
             "nvmlDeviceGetHandleByIndex": "handle", "nvmlDeviceGetName": b"H100",
+            "nvmlDeviceGetUUID": "GPU-ab12",
             "nvmlDeviceGetUtilizationRates": Values(gpu=97, memory=40),
             "nvmlDeviceGetClockInfo": self.clock, "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlDeviceGetCurrentClocksEventReasons": self.reasons,
@@ -67,7 +68,7 @@ class Nvml:
 
 def meters(nvml: Nvml) -> DeviceMeters:
     made = DeviceMeters(nvml)
-    made.ranks = {77: 3}
+    made.ranks = {77: (3, "")}
     assert made.begin()
     return made
 
@@ -80,6 +81,21 @@ def test_the_first_reading_is_told_and_then_changes_alone() -> None:
     assert (first.milliwatts, first.limit_milliwatts, first.reasons) == (690_000, 700_000, ())
     made.read()
     assert made.took() == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "on_it"),
+    [({5: (1, "ab12"), 77: (3, "cd34"), 8: (0, "ab12")}, (0, 1, 3)), ({77: (3, "")}, (3,)),
+     ({5: (1, "ef56")}, ())],
+)  # fmt: skip
+def test_in_a_container_a_rank_is_on_the_device_that_torch_names(
+    ranks: dict[int, tuple[int, str]], on_it: tuple[int, ...]
+) -> None:
+    """The driver's pids are the host's there. ``cd34`` is no whole device: a part of one."""
+    made = meters(Nvml())
+    made.ranks = ranks
+    made.read()
+    assert [one.ranks for one in made.took()] == [on_it]
 
 
 @pytest.mark.parametrize(
