@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.setdefault("PARDBG_SIM", str(ROOT / ".native"))
         extension.built()  # half a minute once: in no row's time
     os.environ["PARDBG_NATIVE"] = hook_ways.NATIVE
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)  # where it is low no stream of ours waits
     outcomes: list[Outcome] = []
     for row in ROWS:
         if not given.rows or row.name in given.rows:
