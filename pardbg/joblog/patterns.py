@@ -211,7 +211,7 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",
      _ended),
     ("deepspeed: exit", (b"exits with",),
-     r"exits with return code = (?P<code>-?\d+)", _ended),
+     r"(?:--local[_-]rank=(?P<local>\d+)\b.*)?exits with return code = (?P<code>-?\d+)", _ended),
     ("lightning: child", (b"terminate",),
      r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code "
      r"(?P<code>-?\d+)", _ended),

@@ -395,7 +395,8 @@ def _failure(same: list[Event], follows: bool) -> Conclusion:
         return Conclusion(kind, ranks, ranks, facts=facts, lines=lines, follows=follows)
     assert isinstance(event, events.Ended)
     local_rank = -1 if event.local_rank is None else event.local_rank
-    facts = (("code", event.code), ("host", event.host), ("local_rank", local_rank))
+    facts = (("code", event.code), ("host", event.host), ("local_rank", local_rank),
+             ("pid", event.pid or 0))  # fmt: skip
     return Conclusion("process-ended", ranks, ranks, facts=facts, lines=lines, follows=follows)
 
 

@@ -132,7 +132,8 @@ def _fault(one: Conclusion) -> str:
 def _ended(one: Conclusion) -> str:
     code, host, local = int(one.fact("code")), one.fact("host"), int(one.fact("local_rank"))
     how = f"by {_signal(-code)}" if code < 0 else f"with exit code {code}"
-    who = _ranks(one.culprits, f"Local rank {local}" if local >= 0 else "A process")
+    process = f"Process {one.fact('pid')}" if one.fact("pid") else "A process"
+    who = _ranks(one.culprits, f"Local rank {local}" if local >= 0 else process)
     return f"{who}{f' on {host}' if host else ''} ended {how}."
 
 
@@ -217,7 +218,7 @@ KINDS: Final[dict[str, Kind]] = {
     "program-fault": Kind("error", _fault, "Most often a kernel of the program did it, with memory "
                           "that is not its own: CUDA_LAUNCH_BLOCKING=1, compute-sanitizer."),
     "process-ended": Kind("error", _ended, "Read this process's own output and the kernel's log "
-                          "(dmesg) at that time."),
+                          "(dmesg) at that time. SIGKILL most often means that memory ran out."),
     "ranks-not-joined": Kind("error", _not_joined, "Look at the launchers of the missing ranks: "
                              "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, a node that never started."),
     "store-unreachable": Kind(

@@ -16,6 +16,7 @@ from pardbg.errors import UserError
 from pardbg.joblog.patterns import NEEDLES, PATTERNS
 from pardbg.joblog.scan import read
 from pardbg.joblog.verdict import judge
+from pardbg.joblog.words import KINDS
 from tests.unit.joblog.incidents import ALL, STYLES, written
 
 CASES = [(make, style, seed) for make in ALL for seed, style in enumerate(STYLES)]
@@ -148,6 +149,20 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(text)
     [one] = judge(read([str(tmp_path / "job.log")])).conclusions
     assert (one.kind, one.fact("type")) == ("exception", "DistNetworkError")
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("[launch.py:325:sigkill_handler] ['/usr/bin/python3', 'main.py', '--local_rank=1'] exits with "
+     "return code = -9", "Local rank 1 ended by SIGKILL."),
+    ("[launch.py:325:sigkill_handler] ['bash', 'main.sh'] exits with return code = 3",
+     "A process ended with exit code 3."),
+    ("Child process with PID 4410 terminated with code -9. Forcefully terminating all other "
+     "processes to avoid zombies", "Process 4410 ended by SIGKILL."),
+])  # fmt: skip
+def test_the_process_that_a_launcher_names(line: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"step 1 loss 2.5\n{line}\n")
+    (one,) = judge(read([str(tmp_path / "job.log")])).conclusions
+    assert KINDS[one.kind].sentence(one) == told
 
 
 def test_a_session_is_no_log(tmp_path: Path) -> None:
