@@ -154,15 +154,21 @@ def loss_source(view: View) -> str:
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """Return step -> loss, closed steps cached; none of rehearsals, whose losses are arbitrary."""
+    """Return step -> loss, closed steps cached; none of rehearsals, whose losses are arbitrary. A
+    printed loss gives way to a non-finite one that backward began from: Transformers' Trainer
+    prints 0, or a mean of the others, for it."""
     if rehearsed(view):
         return {}
-    printed = _printed(view)
+    printed, seen = _printed(view), seen_losses(view, first, last)
     if printed is None:
-        return {step: loss for step, (loss, _) in seen_losses(view, first, last).items()}
-    seen = seen_losses(view, first, last).items() if printed.times else ()
+        return {step: loss for step, (loss, _) in seen.items()}
     said = {step: loss for step, loss in printed.losses.items() if first <= step <= last}
-    return {step: loss / printed.times for step, (loss, _) in seen} | said
+    scaled = seen.items() if printed.times else ()
+    broken = {
+        step: loss for step, (loss, by) in seen.items()
+        if by == BACKWARD and not math.isfinite(loss)
+    }  # fmt: skip
+    return {step: loss / printed.times for step, (loss, _) in scaled} | said | broken
 
 
 @per_view

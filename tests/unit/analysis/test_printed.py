@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan, nan
+
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
@@ -108,6 +110,15 @@ def test_lines_without_a_number_are_taken_one_for_a_step_or_not_at_all() -> None
     lines = [(41 + s, text.format(4 - s)) for s in range(4)]
     assert shown(lines) == ("printed by Transformers", ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
     assert shown(lines[:2]) == ("", ())  # two lines, four short steps: whose is not known
+
+
+def test_a_loss_that_is_not_finite_is_not_hidden_by_what_is_printed() -> None:
+    """Transformers' Trainer leaves such losses out of what it prints (logging_nan_inf_filter)."""
+    text = "{{'loss': '{}', 'grad_norm': 'nan', 'epoch': '0.1'}}"
+    lines = [(41 + s, text.format(loss)) for s, loss in enumerate((4.0, 3.0, 0, 0))]
+    source, history = shown(lines, loss=[4.5, 3.5, nan, nan])
+    assert (source, history[:2]) == ("printed by Transformers", ((0, 4.0), (1, 3.0)))
+    assert [(step, isnan(loss)) for step, loss in history[2:]] == [(2, True), (3, True)]
 
 
 def test_lines_that_each_node_prints_count_once() -> None:
