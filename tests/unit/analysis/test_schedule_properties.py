@@ -23,7 +23,7 @@ cells = st.one_of(
 tables = st.lists(st.lists(cells, max_size=6), max_size=5)
 
 
-@settings(max_examples=100, deadline=None, phases=(Phase.generate, Phase.shrink))
+@settings(max_examples=100, phases=(Phase.generate, Phase.shrink))
 @given(tables)
 def test_a_table_is_read_as_it_was_written_or_refused_in_one_line(rows: list[list[str]]) -> None:
     out = io.StringIO()

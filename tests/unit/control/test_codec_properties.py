@@ -69,7 +69,7 @@ def packed(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
-@settings(max_examples=12, deadline=None, phases=(Phase.generate, Phase.shrink))
+@settings(max_examples=12, phases=(Phase.generate, Phase.shrink))
 @given(data=st.data())
 def test_a_message_survives_its_way(kind: type, data: st.DataObject) -> None:
     message = data.draw(drawn(kind))
@@ -78,7 +78,7 @@ def test_a_message_survives_its_way(kind: type, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
-@settings(max_examples=12, deadline=None, phases=(Phase.generate, Phase.shrink))
+@settings(max_examples=12, phases=(Phase.generate, Phase.shrink))
 @given(data=st.data())
 def test_anything_else_is_malformed(kind: type, data: st.DataObject) -> None:
     """One value of a message, at any depth, is replaced by any other."""

@@ -102,7 +102,7 @@ facts = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, phases=(Phase.generate, Phase.shrink))
+@settings(max_examples=150, phases=(Phase.generate, Phase.shrink))
 @given(conditions, facts)
 def test_a_condition_is_what_python_says(condition: Part, facts: Facts) -> None:
     text, meaning = condition

@@ -91,7 +91,7 @@ class Drawn(World):
         self._turns(2)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(st.lists(moves, max_size=25))
 def test_every_order_is_answered_once_and_nothing_stays_held(played: list[Any]) -> None:
     world = Drawn()
@@ -106,7 +106,7 @@ def test_every_order_is_answered_once_and_nothing_stays_held(played: list[Any]) 
     assert not any(rank.held for rank in world.ranks)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, derandomize=True, database=None)
 @given(st.lists(st.sampled_from(VERBS), max_size=6))
 def test_a_step_without_ranks_changes_no_mode(verbs: list[Verb]) -> None:
     control = ControlState()

@@ -46,7 +46,7 @@ def part_of(whole: torch.Tensor, box: Box) -> torch.Tensor:
     return whole[tuple(slice(o, o + n) for o, n in zip(*box, strict=True))].clone()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data(), st.integers(0, 1 << 20))
 def test_every_cut_is_filled_from_every_other(data: st.DataObject, seed: int) -> None:
     shape = 5, 6

@@ -406,7 +406,7 @@ def odd_store(told: list[tuple[int, dict[str, object]]], boxed: bool) -> Store:
     return trace.store()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 1), ODD), max_size=9), min_size=3, max_size=3),
        st.booleans())  # fmt: skip
 def test_odd_recordings_are_answered(

@@ -57,7 +57,7 @@ def grids(draw: st.DrawFn) -> tuple[tuple[int, int], list[Box]]:
     return shape, draw(st.permutations(boxes))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(grids(), st.integers(0, 1 << 30), st.integers(1, 2))
 def test_boxes_in_two_dimensions_add_up(
     grid: tuple[tuple[int, int], list[Box]], seed: int, replicas: int
@@ -73,7 +73,7 @@ def test_boxes_in_two_dimensions_add_up(
         assert list(lacking.unknown.values()) == ["incomplete"] and not lacking.tensors
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(grids())
 def test_cells_of_a_grid_do_not_overlap(grid: tuple[tuple[int, int], list[Box]]) -> None:
     shape, boxes = grid
@@ -135,7 +135,7 @@ def test_the_norm_of_a_difference_is_estimated(seed: int) -> None:
     assert difference(made(reference), made(moved)) == pytest.approx(true, rel=0.2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 1 << 30), st.sampled_from([2.0, 0.5, 4.0, 0.25, -1.0, 3.0]))
 def test_a_factor_is_found(seed: int, by: float) -> None:
     value = np.random.default_rng(seed).normal(size=(16, 8))
