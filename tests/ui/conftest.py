@@ -3,10 +3,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import textual._wait
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
 import pardbg.ui.engine.pace
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _styles_are_parsed_once() -> Iterator[None]:
+    """All apps have the same; else that is a fifth of an app's start."""
+    parse, parsed = Stylesheet._parse_rules, dict[tuple[Any, ...], list[RuleSet]]()
+
+    def once(sheet: Stylesheet, *source: Any, **options: Any) -> list[RuleSet]:
+        key = (*source, *options.items(), *sheet._variables.items())
+        if key not in parsed:
+            parsed[key] = parse(sheet, *source, **options)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", once)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.strip import Strip
 from textual.widgets import Input
 
 import pardbg.ui.app
@@ -123,11 +124,11 @@ async def settled(app: PardbgApp, timeout_s: float = 20) -> None:
     the same."""
     deadline = time.monotonic() + timeout_s
     await until(lambda: app.engine._places.searched >= 1, "all findings on the time bar")
-    shown, since = "", time.monotonic()
+    shown, since = list[Strip](), time.monotonic()
     while time.monotonic() - since < SAME_FOR_S:
         await asyncio.sleep(0.04)
         frame = app.main.shared.frame
         whole = frame is not None and frame.whole and app.main.page.ready
-        if (now := app.export_screenshot()) != shown or not whole:
+        if (now := app.screen._compositor.render_strips(app.size)) != shown or not whole:
             shown, since = now, time.monotonic()
         assert time.monotonic() < deadline, "the screen does not settle"
