@@ -259,11 +259,12 @@ def test_held_ranks_run_on_when_the_hub_dies(hub: FakeHub, start: Start) -> None
 def test_renewed_leases_keep_it_held_and_a_lapse_is_said(hub: FakeHub, start: Start) -> None:
     process = start("gates")
     proc = hub.wait_proc()
-    hub.send(proc, m.Permit, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=300_000_000)
+    lease_ns = 1_000_000_000  # longer than a busy machine keeps a process waiting
+    hub.send(proc, m.Permit, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=lease_ns)
     held = hub.until(lambda: [s for s in hub.of(proc, m.State) if s["held"]])[-1]
-    renewed = time.monotonic() + 1
+    renewed = time.monotonic() + 2
     while time.monotonic() < renewed:
-        hub.send(proc, m.Lease, lease_ns=300_000_000)
+        hub.send(proc, m.Lease, lease_ns=lease_ns)
         hub.poll(50)
     states = hub.of(proc, m.State)
     assert (states[-1]["held"], states[-1]["next"]) == (held["held"], held["next"])
