@@ -112,7 +112,8 @@ def test_a_healthy_job_of_launchers_with_ranks_environment(
 
 
 NOT_COME = """
-import os, time, torch.distributed as dist
+import os, sys, time, torch.distributed as dist
+open(sys.argv[1] + os.environ["RANK"], "w").close()
 if os.environ["RANK"] == "2":
     time.sleep(1000)
 dist.init_process_group("gloo")
@@ -124,14 +125,13 @@ def test_the_store_tells_who_has_not_come(tmp_path: Path) -> None:
     """Asked from two of three ranks, as on another machine."""
     (tmp_path / "train.py").write_text(NOT_COME)
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
-            tmp_path / "train.py"]  # fmt: skip
+            tmp_path / "train.py", tmp_path / "rank"]  # fmt: skip
     job = subprocess.Popen(argv, env=rank_env())
     try:
+        wait_until(lambda: len(list(tmp_path.glob("rank?"))) == 3, 100, "the ranks")
+        ranks = psutil.Process(job.pid).children()
 
         def told() -> bool:
-            ranks = psutil.Process(job.pid).children()
-            if len(ranks) < 3:
-                return False
             done = attached(ranks[0].pid, ranks[1].pid, "--store", "--json")
             return done.returncode == 0 and json.loads(done.stdout)["store"] == {
                 "come": [0, 1], "missing": [2], "why_not_asked": None,
