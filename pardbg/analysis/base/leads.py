@@ -17,7 +17,7 @@ from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.store.process import Process
 from pardbg.store.table import Array
-from pardbg_agent.wire import Flag, Lane
+from pardbg_agent.wire import WAIT_UNSHARD, Flag, Lane
 
 _STEPS: Final = 12
 _TAIL: Final = 4096
@@ -26,7 +26,6 @@ _OFFSETS_NS: Final = 200_000
 """Maximum change of a clock's offset between a launch and its device times, in ns."""
 _STEP: Final = int(Lane.STEP)
 _ASYNC: Final = int(Flag.ASYNC)
-_UNIT_WAITS: Final = " wait unshard"
 
 
 def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
@@ -71,7 +70,8 @@ def streams_held(view: View, process: Process, window: Interval) -> list[Interva
     units = records(view, process, "fsdp", window)
     if not units:
         return _sync_ops(view, process, window)
-    waits = [one[1:3] for one in units if process.name(one.name_id).endswith(_UNIT_WAITS)]
+    verb = f" {WAIT_UNSHARD}"
+    waits = [one[1:3] for one in units if process.name(one.name_id).endswith(verb)]
     return union(clip(waits, *window))
 
 
