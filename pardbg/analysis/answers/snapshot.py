@@ -13,7 +13,6 @@ from pardbg.analysis.answers.ranks import RankNow, rank_rows
 from pardbg.analysis.answers.step_times import SOON, Course, rank_courses, unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
-from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import HISTORY as LOSSES
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
 from pardbg.analysis.base.run import RunInfo, run_info
@@ -49,8 +48,8 @@ class Snapshot:
     run: RunInfo
     step: int | None
     step_ns: int | None
-    """Time of the newest step in ``steps``, in ns (a rank that is ahead may have ended a newer
-    one); if the run was held, of the newest step without a hold on any rank."""
+    """Time of the newest step in ``steps``, without holds, in ns (a rank that is ahead may have
+    ended a newer one)."""
     loss: float | None
     """Loss of the newest step that has one; NaN and infinity are kept."""
     loss_history: tuple[tuple[int, float], ...]
@@ -164,8 +163,8 @@ def _num_steps(view: View) -> int:
     return max(LAST, min(LOSSES, _STEP_ENDS // max(1, len(view.ranks))))
 
 
-def _step_ns(view: View, steps: Sequence[StepRow], ranks: Sequence[RankNow]) -> int | None:
-    if steps and not was_held(view, 0, view.t_ns):
+def _step_ns(steps: Sequence[StepRow], ranks: Sequence[RankNow]) -> int | None:
+    if steps:
         return steps[-1].duration_ns
     return max((row.step_ns[-1] for row in ranks if row.step_ns), default=None)
 
@@ -271,7 +270,7 @@ def made_of(
         t_end_ns=view.end_ns,
         run=info,
         step=current_step(view, states(view)),
-        step_ns=_step_ns(view, steps, ranks),
+        step_ns=_step_ns(steps, ranks),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
         loss_source=of_steps("loss_source", lambda: loss_source(view)),
