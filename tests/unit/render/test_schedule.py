@@ -103,7 +103,7 @@ def test_the_sentence_names_the_producer() -> None:
     text = plain(explain(step, idle, True, 200))
     # Rank 0 has done F0..F3 at 40 ms and waits for 1B0.
     assert "rank 0 at 40 ms" in text and "waits for 1B0 on rank 1" in text
-    assert plain(explain(step, idle, True, 60)).startswith("▌ rank 0")
+    assert plain(explain(step, idle, True, 60)).startswith("▌ step 1: rank 0 at 40 ms idle for")
 
 
 @pytest.mark.parametrize(("cells", "rows"), [(60, 11), (80, 20), (120, 36), (200, 56)])

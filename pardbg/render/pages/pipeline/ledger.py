@@ -144,10 +144,11 @@ def choose_idle(
 
 
 def explain(step: PipelineStep, idle: Idle, largest: bool, cells: int) -> Line:
-    """Draw an idle interval as text: rank, time, duration, cause; and the step if it fits."""
-    head = f"largest idle of step {step.step}: " if largest else "idle: "
-    whole = _explain(step, idle, head)
-    return whole if line_width(whole) <= cells else _explain(step, idle, "")
+    """Draw an idle interval as text: rank, time, duration, cause; with its step, as the picture
+    may be of the next one."""
+    whole = _explain(step, idle, f"largest idle of step {step.step}: " if largest else "idle: ")
+    short = f"step {step.step}: " if largest else ""
+    return whole if line_width(whole) <= cells else _explain(step, idle, short)
 
 
 def _explain(step: PipelineStep, idle: Idle, head: str) -> Line:
@@ -156,7 +157,9 @@ def _explain(step: PipelineStep, idle: Idle, head: str) -> Line:
         Segment("▌ ", "accent"),
         Segment(head, "dim"),
         Segment(where, "strong"),
-        Segment(f" {'' if head else 'idle '}for {words.duration(idle.t1_ns - idle.t0_ns)}  "),
+        Segment(
+            f" {'' if 'idle' in head else 'idle '}for {words.duration(idle.t1_ns - idle.t0_ns)}  "
+        ),
         Segment(CAUSE_WORD[idle.cause], "warn" if idle.cause in _TELLING else "dim"),
         Segment(": ", "dim"),
         *_why(step, idle),
@@ -183,7 +186,7 @@ def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
 
 
 def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
-    """Return ``, which took 12% longer than its stage's median`` if the action did."""
+    """Return ``, 12% over its stage's median`` if the action took so much longer."""
     if action is None or action.t1_ns is None:
         return []
     same: Sequence[int] = [
@@ -197,9 +200,9 @@ def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
     if over < 0.08:
         return []
     return [
-        Segment(", which took "),
-        Segment(f"{words.percent(over, 0)} longer", "bad"),
-        Segment(" than its stage's median"),
+        Segment(", "),
+        Segment(f"{words.percent(over, 0)} over", "bad"),
+        Segment(" its stage's median"),
     ]
 
 
