@@ -258,25 +258,27 @@ def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Tabl
 def _course(
     view: View, process: Process, times: Sequence[int]
 ) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
-    """Return each category's newest value at these times, summed over stages."""
+    """Return each category's newest value at these times, summed over stages; one that differs
+    between sampled steps (recomputation, lengths) only where it was sampled."""
     table, visible = view.rows(process, "memory")
     tail = slice(max(0, visible - _TAIL_ROWS), visible)
     names, stages, when, values = (table.col(c)[tail] for c in ("name_id", "stage", "t1_ns", "a"))
     found = []
     for category in _CATEGORIES:
         own = named(process, names, category)
-        sums = np.zeros(len(times), np.int64)
-        first = None
+        sums, samples = np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
         at_stages = stages[own]
         one = bool(len(at_stages)) and bool((at_stages == at_stages[0]).all())
         for stage in (at_stages[0],) if one else np.unique(at_stages):
             rows = own if one else own & (stages == stage)
             at = when[rows].searchsorted(times, side="right")
             sums += np.concatenate(([0], values[rows]))[at]
-            begin = int(at.searchsorted(1))
-            first = begin if first is None else min(first, begin)
-        if first is not None and first < len(times):
-            found.append((category, tuple(zip(times[first:], sums[first:].tolist(), strict=True))))
+            samples += at
+        varies = category == "activations" and one and bool(np.ptp(values[own]))
+        known = np.diff(samples, prepend=0) > 0 if varies else samples > 0
+        if known.any():
+            when_known = np.asarray(times)[known].tolist()
+            found.append((category, tuple(zip(when_known, sums[known].tolist(), strict=True))))
     return tuple(found)
 
 

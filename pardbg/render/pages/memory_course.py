@@ -162,8 +162,10 @@ def categories(
     room = cells - _LABELS - _VALUES
     begin, end, moments = _moments(snapshot, own, room)
     letters = {name: letter for letter, name in CATEGORIES}
-    columns = [[(_at(points, t_ns) or 0, letters[name]) for name, points in own.course]
-               for t_ns in moments]  # fmt: skip
+    times = [t_ns for t_ns, _ in own.history]
+    latest = [times[bisect_right(times, t_ns) - 1] for t_ns in moments]
+    courses = [(letters[name], dict(points)) for name, points in own.course]
+    columns = [[(points.get(t_ns, 0), letter) for letter, points in courses] for t_ns in latest]
     top = max((sum(value for value, _ in column) for column in columns), default=0)
     if rows < _AREA - 1 or room < 8 or top <= 0:
         return []
@@ -177,8 +179,8 @@ def categories(
         below += value
     areas = strip([[(value / top, letter) for value, letter in column] for column in columns],
                   room, rows - 1, 1, _SIGNS if ascii_ else None)  # fmt: skip
-    unknown = [at for at, t_ns in enumerate(moments)
-               if any(_at(points, t_ns) is None for _, points in own.course)]  # fmt: skip
+    unknown = [at for at, t_ns in enumerate(latest)
+               if any(t_ns not in points for _, points in courses)]  # fmt: skip
     drawn = [line(_tick(at, rows - 1, top), row, beside.get(rows - 2 - at, ()))
              for at, row in enumerate(_with_unknown(areas, unknown))]  # fmt: skip
     if unknown and width(f"{begin}{_UNKNOWN}  {end}") <= room:

@@ -153,6 +153,16 @@ def test_what_is_not_known_is_no_nothing() -> None:
     assert "? not known" in rows[-1]
 
 
+def test_activations_that_differ_by_step_are_drawn_where_they_were_counted() -> None:
+    """The run recomputes every other step, and activations were counted in steps 1 and 2 of 0-9."""
+    shown = snapshot(load_session(str(SESSIONS / "recompute.mcap")), None)
+    course = dict(shown.memory[0].course)
+    assert [size for _, size in course["activations"]] == [8_589_824, 659_968]
+    rows = [plain(row) for row in categories(shown, shown.memory[0], 11 + 27 + 12, 12)]
+    marked = next(row for row in rows if "?" in row)[11:38]  # 3 columns a step
+    assert [at for at, sign in enumerate(marked) if sign == "?"] == [*range(3), *range(9, 27)]
+
+
 def test_a_request_that_failed_leaves_the_charts_where_they_are() -> None:
     """Its line is one more in what is said of the rank: the charts are a line lower for it."""
     shown = snapshot(load_session(SESSIONS / "ddp.mcap"), None)
