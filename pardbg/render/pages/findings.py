@@ -32,7 +32,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.panels import coming, empty, is_speed_judged
+from pardbg.render.frame.panels import coming, empty, is_speed_judged, is_starting
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
 from pardbg.render.pages.finding_lanes import lanes_around
@@ -74,8 +74,8 @@ def told(findings: Sequence[Finding], cells: int, said: Finding | None, room: in
 
 def judged(snapshot: Snapshot, cells: int) -> list[Line]:
     """Return lines on what was checked, for a run without findings."""
-    if snapshot.live and (yet := coming(snapshot)):
-        return [line(Segment(f"{yet}: little can be judged", "dim"))]
+    if is_starting(snapshot):
+        return [line(Segment(f"{coming(snapshot)}: little can be judged", "dim"))]
     return [
         line(Segment("  " if at else "✓ " if text.startswith("No ") else "· ", "good"),
              Segment(part, "dim"))

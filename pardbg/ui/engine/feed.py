@@ -143,6 +143,11 @@ class Frame:
     sameness: Numbers | None = None
     """Comparison with the second recording, or of the run's replicas; None: not known yet."""
 
+    @property
+    def looking(self) -> bool:
+        """Whether findings of this moment, or the rest of a recording, are still to come."""
+        return not (self.whole and (self.searched or self.finished))
+
 
 class Analysis:
     """The analysis as the engine calls it; tests use their own."""

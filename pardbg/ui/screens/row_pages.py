@@ -65,7 +65,7 @@ class OverviewPage(Page):
     def _look(self, frame: Frame) -> OverviewPageState:
         known = () if frame.snapshot.live else frame.findings
         return OverviewPageState(
-            self.shared.rank, self.contains, frame.ahead, not frame.whole, known, self._measure,
+            self.shared.rank, self.contains, frame.ahead, frame.looking, known, self._measure,
             self._turned, frame.schedule, not has_utf8(), frame.events, self.shared.columns,
         )  # fmt: skip
 
@@ -288,7 +288,7 @@ class FindingsPage(RowsPage):
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         around = Around(
             frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
-            () if frame.snapshot.live else frame.findings, not frame.whole, frame.source,
+            () if frame.snapshot.live else frame.findings, frame.looking, frame.source,
             frame.output or (),
         )  # fmt: skip
         return findings(frame.snapshot, cells, rows, self.at(frame), around)
