@@ -103,7 +103,8 @@ def start_page(
     if not entries:
         text = f"Nothing has “{clean(search)}”." if search else "No run yet: nothing is recorded."
         body.append(line("  ", Segment(text, "strong")))
-    for section in (_lessons(lessons, size), _starts(size)):
+    tall = len(body) + len(lessons) + len(STARTS) + 4 <= rows
+    for section in (_lessons(lessons, size, 1 if tall else 2), _starts(size)):
         body += section if len(body) + len(section) <= rows else []
     places += [-1] * (len(body) - len(places))
     focus = places.index(at) if at in places else None
@@ -145,7 +146,7 @@ def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
         Column("length", 9, lambda e: (_of(e, lambda d: words.duration(d.length_ns)), "dim"),
                rank=3, align="right"),
         Column("worst finding", 18, _worst, wish=26),
-        Column("step time", 13 if cells < _ROOMY else 32, draws=_steps, rank=2),
+        Column("step time", 13 if cells < _ROOMY else 32, draws=_steps, rank=2, align="right"),
     ]  # fmt: skip
 
 
@@ -166,9 +167,8 @@ def _of(entry: Entry, of: Callable[[Digest], str]) -> str:
 
 def _steps(entry: Entry, cells: int) -> Line:
     """Draw the course of the step times, with their median."""
-    room = cells - 8
-    return line(Segment(_dots(entry.digest, room), "spark"),
-                Segment(right(_of(entry, _median), 8), "strong"))  # fmt: skip
+    return line(Segment(_dots(entry.digest, cells - 9), "spark"),
+                Segment(right(_of(entry, _median), 9), "strong"))  # fmt: skip
 
 
 def _num_ranks(found: Digest) -> str:
@@ -283,13 +283,13 @@ def preview(entry: Entry, cells: int, rows: int, pipeline: Sequence[Line] = ()) 
     return [*lines, (), *shown]
 
 
-def _lessons(lessons: Sequence[tuple[str, int, int]], cells: int) -> list[Line]:
-    """Draw the lessons in two columns, with a mark at the next lesson to do."""
+def _lessons(lessons: Sequence[tuple[str, int, int]], cells: int, columns: int) -> list[Line]:
+    """Draw the lessons in one or two columns, with a mark at the next lesson to do."""
     if not lessons:
         return []
     done = [answered >= ideas for _, answered, ideas in lessons]
-    coming, half = done.index(False) if False in done else 0, (len(lessons) + 1) // 2
-    room = (cells - 5) // 2
+    coming, half = done.index(False) if False in done else 0, -(-len(lessons) // columns)
+    room = (cells - 5) // columns
     drawn = []
     for at, (title, _, _) in enumerate(lessons):
         sign, style = ("✓", "good") if done[at] else ("▸", "accent") if at == coming else ("·", "")
