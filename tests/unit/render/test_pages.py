@@ -340,13 +340,11 @@ def test_nothing_is_called_healthy_while_ranks_are_still_coming(
     ranks = tuple(replace(rank, step_ns=(MS,) * ended) for rank in made.ranks[:here])
     run = replace(made.run, world_size=4 if here else 0)
     early = replace(made, run=run, ranks=ranks, findings=(), live=True)
-    text = text_of(findings(early, 100, 30))
-    assert says in text and "No rank is missing" not in text
     begun = replace(early, live=False, t_end_ns=early.t_ns + 1, run=replace(run, exit_code=None))
-    assert "No rank is missing" not in text_of(overview(begun, 120, 40))
+    for text in (text_of(findings(early, 100, 30)), text_of(overview(begun, 120, 40))):
+        assert says in text and "No rank is missing" not in text
     whole = replace(early, ranks=made.ranks, findings=())
-    looking = Around({}, Window(0, 0), looking=True)
-    assert "Nothing" not in text_of(findings(whole, 100, 30, 0, looking))
+    assert "Nothing" not in text_of(findings(whole, 100, 30, 0, Around({}, Window(0, 0), (), True)))
     assert "No rank is missing" in text_of(findings(whole, 100, 30))
 
 
