@@ -83,6 +83,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which `-m` selects nothing are not imported: each worker collects all others."""
+    chosen, path = config.option.markexpr, collection_path
+    if not path.match("test_*.py") or chosen not in ("long", "not long"):
+        return None
+    if path.relative_to(ROOT / "tests").as_posix() in LONG:
+        return True if chosen == "not long" else None
+    return True if chosen == "long" and b"mark.long" not in path.read_bytes() else None
+
+
 @pytest.hookimpl(tryfirst=True)  # markers are there before `-m` selects by them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
