@@ -131,7 +131,9 @@ $(STAMP): pyproject.toml agent/pyproject.toml constraints.txt
 	  echo "pardbg: $(PYTHON) is $$($(PYTHON) -V 2>&1), but Python 3.10 or newer is needed; run: make PYTHON=python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "pardbg: $(PYTHON) cannot make a virtual environment (on Debian: apt install python3-venv)" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INDEX) \
+	@echo "pardbg: what pyproject.toml names goes into $(VENV), from pip's index$(if $(TORCH_INDEX), and $(TORCH_INDEX));" \
+	  "torch is the largest (a build without CUDA: TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
+	$(BIN)/python -m pip install --disable-pip-version-check $(INDEX) \
 	  -c constraints.txt -e ./agent -e '.[train,dev]'
 	@touch $@
 
