@@ -43,6 +43,8 @@ def write_no_more(stream: TextIO) -> None:
 def trouble(error: OSError) -> str | None:
     """Return the lack of the machine that an error shows, as text; None: a bug of pardbg."""
     if isinstance(error, FileNotFoundError) and error.filename is None:
+        if "temporary directory" in str(error):
+            return "no directory for temporary files can be written to: set TMPDIR to one"
         return "the current directory no longer exists: cd to another one"
     words = {
         errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
@@ -157,7 +159,7 @@ def _check_target(path: Path, force: bool) -> None:
     if not path.parent.is_dir():
         raise UserError(f"no such directory: {path.parent}; create it or choose another path")
     if not os.access(path.parent, os.W_OK):
-        raise UserError(f"cannot write {path}: permission denied; choose another path")
+        raise UserError(f"cannot write to {path.parent}: choose another path")
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

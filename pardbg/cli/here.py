@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from pardbg.cli.common import JSON, echo
+from pardbg.cli.common import JSON, echo, trouble
 from pardbg.errors import UserError
 from pardbg.words import binary_size, duration
 
@@ -69,10 +69,12 @@ def doctor(json_: bool) -> int:
 
 
 def _answer(check: Callable[[], Check]) -> Check:
+    name = check.__name__.lstrip("_")
     try:
         return check()
+    except OSError as error:
+        return Check(name, "bad", f"not checked: {trouble(error) or error}")
     except subprocess.TimeoutExpired as error:
-        name = check.__name__.lstrip("_")
         late = f"no answer in {duration(int(error.timeout) * 10**9)}"
         return Check(name, "warn", f"{late}: overloaded machine, or `import torch` hangs")
 
@@ -254,7 +256,9 @@ def _run_directory() -> Check:
         except OSError as error:
             problems.append(str(error))
             continue
-        return Check("run directory", "ok", str(root))
+        if os.access(root, os.W_OK):
+            return Check("run directory", "ok", str(root))
+        problems.append(f"{root} cannot be written to")
     return Check("run directory", "bad",
                  f"{problems[0]}; set XDG_RUNTIME_DIR to a writable place")  # fmt: skip
 

@@ -344,19 +344,20 @@ def _list_recipes() -> None:
 
 def session_target(output: Path | None, name: str, force: bool) -> Path:
     """Return the file to record to: new, empty, or with ``force`` an existing one. Raises UserError
-    if it cannot be written. The hub makes a new file, so a run killed early leaves none."""
+    if ``output`` cannot be written; SetupError if a file of our own choice cannot. The hub makes a
+    new file, so a run killed early leaves none."""
     from pardbg.cli.headless import default_session_path
     from pardbg.hub.removal import remove_empty
+    from pardbg.hub.run.config import SetupError
     from pardbg.hub.run.runs import list_runs
 
     path = output if output is not None else default_session_path(name)
+    refused = UserError if output is not None else SetupError
     common.refuse_planted(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"cannot create {path.parent}: {error.strerror}; choose another -o"
-        ) from None
+        raise refused(f"cannot create {path.parent}: {error.strerror}; choose another -o") from None
     if path.is_dir():
         raise UserError(f"{path} is a directory; give -o a file name such as {path / 'run.mcap'}")
     if path.exists() and not path.is_file():
@@ -370,7 +371,7 @@ def session_target(output: Path | None, name: str, force: bool) -> Path:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o600))
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another -o") from None
+        raise refused(f"cannot write {path}: {error.strerror}; choose another -o") from None
     if new and output is not None:  # a name of our own is kept from others
         remove_empty(path)
     return path

@@ -26,10 +26,11 @@ NOBODY = [
 ]  # fmt: skip
 
 
-def ran(script: str, session: Path | str, word: str = "a", **env: str) -> list[str]:
+def ran(script: str, session: Path | str | None, word: str = "a", **env: str) -> list[str]:
     """Run the job by ``pardbg run`` in a shell, as its last command, after ``script``; the lines of
-    stderr."""
-    argv = [*PARDBG, "run", "-o", str(session), "--", *JOB, word]
+    stderr. ``session`` None: without -o."""
+    output = [] if session is None else ["-o", str(session)]
+    argv = [*PARDBG, "run", *output, "--", *JOB, word]
     line = f"{script}; exec {' '.join(map(shlex.quote, argv))}"
     done = subprocess.run(
         ["bash", "-c", line], capture_output=True, timeout=55, check=False,
@@ -114,3 +115,10 @@ def test_a_full_runtime_directory(small_tmpfs: Path, tmp_path: Path) -> None:
     fill = f"dd if=/dev/zero of={small_tmpfs}/fill bs=64k 2>/dev/null"
     runtime = {"XDG_RUNTIME_DIR": str(small_tmpfs)}
     assert "NOT recorded" not in ran(fill, tmp_path / "s.mcap", **runtime)[0]
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "/dev/null"])
+def test_no_place_for_recordings(home: str) -> None:
+    """A place of our own choice, not of -o: the job runs, and the line says which it was."""
+    (line,) = ran(":", None, XDG_DATA_HOME=home)
+    assert "NOT recorded" in line and home in line

@@ -312,13 +312,15 @@ def _save_new(config: RunConfig, place: Place | None) -> RunConfig:
 
 
 def roots() -> list[Path]:
-    """Return possible parents of run directories. Raises ConfigError."""
+    """Return possible parents of run directories, at least one. Raises ConfigError."""
     # platformdirs.user_runtime_dir says the same, but warns where the variable is not set.
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
     found = [runtime / "pardbg"] if runtime.is_absolute() and _is_ours(runtime) else []
-    with contextlib.suppress(FileNotFoundError):
-        found.append(Path(tempfile.gettempdir()) / f"pardbg-{os.getuid()}")
-    return found
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:  # none can be written to: whoever makes a directory here is told why
+        temporary = os.environ.get("TMPDIR") or "/tmp"
+    return [*found, Path(temporary) / f"pardbg-{os.getuid()}"]
 
 
 def refused_roots() -> list[str]:

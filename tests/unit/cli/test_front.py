@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
 
-from pardbg.cli import cli
+from pardbg.cli import cli, here
 from pardbg.cli.front import FIRST, MORE
 from pardbg.errors import UserError
 from pardbg.hub.run import runs
@@ -220,3 +224,23 @@ def test_a_log_from_a_closed_stdin_is_empty() -> None:
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_doctor_goes_on_where_no_file_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a read-only root: what it could not check is named, with the way out."""
+
+    def nowhere() -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/none")
+    monkeypatch.setenv("TMPDIR", "/proc/none")
+    checks = [check for check in here.CHECKS if check.__name__ in ("_pth", "_run_directory")]
+    monkeypatch.setattr(here, "CHECKS", checks)
+    monkeypatch.setattr(here, "DEVICE_CHECKS", ())
+    said = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
+    assert said.return_value == 1, said
+    start, place = json.loads(said.stdout)
+    assert start["status"] == place["status"] == "bad"
+    assert "TMPDIR" in start["text"] and "current directory" not in start["text"]
+    assert "/proc/none" in place["text"] and "XDG_RUNTIME_DIR" in place["text"]
