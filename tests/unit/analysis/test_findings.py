@@ -236,6 +236,31 @@ def test_an_op_more_than_in_any_step_before_differs_from_these(
     assert facts(finding, "steps_before") == steps
 
 
+@pytest.mark.parametrize(("left_out", "culprit", "steps"), [({1}, 1, 3), ({0, 1}, 0, 4)])
+def test_who_left_an_op_out_of_the_step_before_differs_from_earlier_ones(
+    left_out: set[int], culprit: int, steps: int
+) -> None:
+    """A reduce and a gather in each step, of which the oldest may be cut. Rank 1 leaves the gather
+    of step 4 out; its next op begins step 5 as each step. If both do, rank 0 begins that otherwise.
+    """
+    trace = Trace(2)
+    for proc in trace.ranks:
+        for step in range(5):
+            proc.collective("world", "all_reduce", 10.0 * step, 10.0 * step + 3, 256, step=step)
+            if step < 4:
+                proc.collective("world", "all_gather", 10 * step + 4, 10 * step + 7, 256, step=step)
+            if step < 4 or proc.rank in left_out:
+                proc.step(step, 10 * step, 10 * step + 9)
+        if proc.rank not in left_out:
+            proc.collective("world", "all_gather", 44, None, 256, step=4)
+        else:
+            op = "broadcast" if proc.rank == 0 else "all_reduce"
+            proc.collective("world", op, 50, None, 256, step=5)
+    finding = error(trace)
+    assert (finding.kind, finding.culprits) == ("op-mismatch", (culprit,))
+    assert facts(finding, "steps_before") == steps
+
+
 @pytest.mark.parametrize(
     ("before", "sent", "culprits"),
     [([100] * 3, 80, (0,)), ([100, 80] * 3, 80, (0,)), ([80, 100, 60, 100, 100], 80, (0, 1))],

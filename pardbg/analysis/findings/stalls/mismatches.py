@@ -174,7 +174,7 @@ def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
 @per_view
 def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
     """Break a tie: return (ranks whose op differs from earlier steps, if only one side's does; the
-    number of these steps)."""
+    number of these steps). If none does, ranks differ that left out ops of the step before."""
     by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)
     for issue in issues(view, "issue", tail_start(view, "issue", _HISTORY_ROWS)):
         if (issue.group.epoch, issue.group.key) == row.key:
@@ -187,9 +187,25 @@ def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
         if known is not None:
             usual[rank] = known
     odd = tuple(sorted(rank for rank, (same, _) in usual.items() if not same))
+    odd = odd or tuple(sorted(rank for rank in usual if _is_after_less(by_rank[rank], row.seq)))
     if not odd or len(odd) == len(usual):
         return (), 0
     return odd, min(number for _, number in usual.values())
+
+
+def _by_step(ops: dict[int, Issue]) -> dict[int, list[Issue]]:
+    by_step: dict[int, list[Issue]] = defaultdict(list)
+    for seq in sorted(ops):
+        by_step[ops[seq].step].append(ops[seq])
+    return by_step
+
+
+def _is_after_less(ops: dict[int, Issue], seq: int) -> bool:
+    """Return whether a rank's step before this op had fewer ops than each of the earlier ones."""
+    by_step = _by_step(ops)
+    whole = sorted(by_step)[1:]  # the oldest may be cut
+    *earlier, newest = [len(by_step[at]) for at in whole if at < ops[seq].step][-LAST_STEPS:] or [0]
+    return len(earlier) >= LEAST_STEPS and newest < min(earlier)
 
 
 def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | None:
@@ -199,9 +215,7 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
     now = ops.get(row.seq)
     if now is None:
         return None
-    by_step: dict[int, list[Issue]] = defaultdict(list)
-    for seq in sorted(ops):
-        by_step[ops[seq].step].append(ops[seq])
+    by_step = _by_step(ops)
     whole = sorted(by_step)[1:]  # the oldest may be cut
     place_in_step = sum(issue.seq < row.seq for issue in by_step[now.step])
     known = [
