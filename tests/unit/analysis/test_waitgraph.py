@@ -387,9 +387,10 @@ def test_a_rank_that_left_well_while_others_wait_cannot_come_any_more() -> None:
     trace.ranks[0].collective("world", "all_reduce", 1, None)
     trace.flush()
     trace.define_end(trace.ranks[1], 2, "exit")
+    stall(trace, 2200, r0=WAITING)
     said = found(trace, 2500)["missing-rank"]
     assert (said.severity, said.culprits) == ("error", (1,))
-    assert facts(said, "absences") == (Absence("ended"),)
+    assert facts(said, "absences", "at") == ((Absence("ended"),), "train.py:90 in step")
 
 
 def test_a_mismatch_explains_the_hang_that_follows() -> None:

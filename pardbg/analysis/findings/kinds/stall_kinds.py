@@ -58,6 +58,8 @@ class MissingRank(Stalled):
     """Whether a timeout or a lost connection ended one of these ranks."""
     early: bool
     """Whether the rank is late as never before, though not late enough for a warning."""
+    at: str = ""
+    """Place where the first of ``waits`` stands, if nobody can come any more."""
 
     def severity(self) -> Severity:
         if self.gave_up or self.absences[0].holder in self.victims:
@@ -86,6 +88,8 @@ class MissingRank(Stalled):
         if holder in self.victims:
             gets_on = "none gets on" if each else "neither gets on"
             text += f" Rank {holder} waits for {ranks_text(of)}: {gets_on}."
+        if self.at:
+            text += f" Rank {self.waits[0].rank} {self.verb((0,))} at {self.at}."
         for op, ranks in others:
             text += f" {ranks_text(ranks).capitalize()} {self.verb(ranks)} in {op}."
         if indirect := self.waiting(about.culprits)[1]:

@@ -23,7 +23,7 @@ from pardbg.analysis.findings.exits import (
     termination,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
-from pardbg.analysis.findings.kinds.absence import Absence
+from pardbg.analysis.findings.kinds.absence import GONE, Absence
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place
 from pardbg.analysis.findings.kinds.stall_kinds import (
     Cycle,
@@ -129,6 +129,7 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
         absences=(found,), waits=tuple(_waiting(wait.op) for wait in blame.waits),
         victims=blame.victims, until_ns=over or view.t_ns, early=early,
         gave_up=over is not None and _gave_up(view, blame),
+        at=(whole_place(seen(view, op.rank).frames) or "") if found.doing in GONE else "",
     )  # fmt: skip
     direct, indirect = facts.waiting(blame.ranks)
     holder = found.holder
