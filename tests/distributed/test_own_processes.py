@@ -122,12 +122,13 @@ def test_files_are_ours_alone_and_the_jobs_are_its_own(tmp_path: Path) -> None:
     ids=["few descriptors", "no HOME", "a runtime directory of others", "nothing there"],
 )
 def test_odd_environments(tmp_path: Path, before: str, env: dict[str, str]) -> None:
-    """It works, or says in one line why not."""
+    """It works; where there is no place for a file of our own, a line says so and the job runs."""
     job = [sys.executable, "-c", "print(5)"]
     done = pardbg(tmp_path, "run", "-o", "s.mcap", "--", *job, before=before, **env)
     assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
     default = pardbg(tmp_path, "run", "--", *job, before=before, **env, XDG_DATA_HOME="/proc/x")
-    assert default.returncode == 2 and len(default.stderr.splitlines()) == 1
+    assert (default.returncode, default.stdout) == (0, "5\n")
+    assert len(default.stderr.splitlines()) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts over /dev/shm")
