@@ -43,9 +43,11 @@ def write_no_more(stream: TextIO) -> None:
 def trouble(error: OSError) -> str | None:
     """Return the lack of the machine that an error shows, as text; None: a bug of pardbg."""
     if isinstance(error, FileNotFoundError) and error.filename is None:
-        if "temporary directory" in str(error):
-            return "no directory for temporary files can be written to: set TMPDIR to one"
-        return "the current directory no longer exists: cd to another one"
+        try:
+            os.getcwd()  # else it is tempfile's
+        except FileNotFoundError:
+            return "the current directory no longer exists: cd to another one"
+        return "no directory for temporary files can be written to: set TMPDIR to one"
     words = {
         errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
         errno.ENOSPC: "no space left on the output device",

@@ -11,7 +11,6 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -218,7 +217,7 @@ def spawned(processes: Iterable[psutil.Process]) -> tuple[list[Spawned], set[int
     """Return (spawned ranks among these processes, pids of all that started ranks)."""
     chosen, programs = list(processes), set()
     for one in chosen:
-        with suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error):
             if in_group(one.pid) and not in_group(one.ppid()):
                 programs.add((one.ppid(), *one.cmdline()[:2]))
     below = (rank for launcher, *words in programs for rank in _numbered(launcher, words))

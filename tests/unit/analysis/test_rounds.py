@@ -163,16 +163,22 @@ def test_a_look_ends_with_the_run(trace: Trace) -> None:
     assert not (maker.owes_a_look or any(p.put_by.looked_at for p in store.procs.values()))
 
 
+def with_a_frame(store: Store) -> Engine:
+    """An engine that has made its first frame."""
+    engine = Engine(Live([]), store, Analysis(), TimeCursor(), lambda _: None)
+    engine.want(Want(viewport=Viewport(DRAWN, frozenset())))
+    while engine._shown is None:
+        engine._turn()
+    return engine
+
+
 def test_where_ranks_may_come_to_stand_their_records_are_made_ready_once(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is looked for, and not again in the next seconds: some jobs wait in every step."""
     monkeypatch.setattr(pace, "SLOW_S", 1e9)
     store, later = fed(trace, STEPS)
-    engine = Engine(Live([]), store, Analysis(), TimeCursor(), lambda _: None)
-    engine.want(Want(viewport=Viewport(DRAWN, frozenset())))
-    while engine._shown is None:
-        engine._turn()
+    engine = with_a_frame(store)
     monkeypatch.setattr(engine._pace, "is_time", lambda _awaited: False)
 
     def waiting(seconds: float, part: list[Message]) -> bool:
@@ -193,10 +199,7 @@ def test_a_look_at_all_ranks_waits_while_a_hang_may_be_found(
     """For a second after the records were made ready: a piece in between may take as long."""
     monkeypatch.setattr(pace, "SLOW_S", 0.0)
     store, later = fed(trace, STEPS)
-    engine = Engine(Live([]), store, Analysis(), TimeCursor(), lambda _: None)
-    engine.want(Want(viewport=Viewport(DRAWN, frozenset())))
-    while engine._shown is None:
-        engine._turn()
+    engine = with_a_frame(store)
     store.apply_all(later)
     monkeypatch.setattr(engine._pace, "is_time", lambda _awaited: False)
     monkeypatch.setattr(engine._pace, "piece_is_due", lambda _urgent: True)

@@ -89,7 +89,8 @@ class MissingRank(Stalled):
             gets_on = "none gets on" if each else "neither gets on"
             text += f" Rank {holder} waits for {ranks_text(of)}: {gets_on}."
         if self.at:
-            text += f" Rank {self.waits[0].rank} {self.verb((0,))} at {self.at}."
+            rank = self.waits[0].rank
+            text += f" Rank {rank} {self.verb((rank,))} at {self.at}."
         for op, ranks in others:
             text += f" {ranks_text(ranks).capitalize()} {self.verb(ranks)} in {op}."
         if indirect := self.waiting(about.culprits)[1]:

@@ -308,10 +308,12 @@ def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     time in no phase is ``host``; ``launch`` is compute in which a device had nothing queued."""
     process = view.ranks[rank]
     on_device = times(view) == "device"  # where a wait of the host is none of the device's
-    held = streams_held(view, process, whole) if on_device else None
-    waited = stretches(view, process, "wait", whole) if held is None else held
+    if on_device:
+        waited = streams_held(view, process, whole)
+    else:
+        waited = stretches(view, process, "wait", whole)
     found: dict[str, int] = {}
-    covered: list[Interval] = list(waited)
+    covered = waited
     computing: list[Interval] = []
     phases: dict[str, list[Interval]] = defaultdict(list)
     for one in records(view, process, "phase", whole):
