@@ -146,8 +146,9 @@ class Kind(enum.IntEnum):
     DEVICE = 19
     """Work that the host issued ran on the device, t0..t1 on the host's clock. The lane tells its
     kind: COMM an op (t0: its arrival), or without a group an FSDP; COMPUTE an action, PHASE, STEP,
-    USER a SPAN; name, flags, group, seq, stage, microbatch and peer as in that record. a = the
-    host's lead: t0 less its issue; b = error of t0 and t1."""
+    USER a SPAN; name, flags, group, seq, stage, microbatch and peer as in that record. WAIT: the
+    computing stream stood in a wait for an asynchronous op until its end, t1 (t0 = t1: not at all).
+    a = the host's lead: t0 less its issue; b = error of t0 and t1."""
     DEVICE_BEGIN = 20
     """The op of a later DEVICE record has arrived, t0 = t1; only if it does not end soon."""
 

@@ -22,6 +22,8 @@ LAUNCH: Final = 255
 REACHED: Final = 254
 """Kind of the same launch when the device reached it, with the device's times: ``a`` is the lead at
 its begin (ns by which the host was ahead), ``b`` at its end; for an op both at its arrival."""
+STOOD: Final = 253
+"""Kind of a stretch in which a device's computing stream stood in a wait for an asynchronous op."""
 MAX_PENDING: Final = 1 << 14
 """Maximum number of launches held back; beyond it the oldest are shown at the host's times, as are
 ops whose end the device did not report."""
@@ -93,6 +95,7 @@ class DeviceTimes:
         reached, left = _reached(times, pending)
         inferred = self._inferred(reached, pending, left)
         self._arrive(records, times)
+        records["kind"][(kinds == Kind.DEVICE) & (records["lane"] == Lane.WAIT)] = STOOD
         untimed = (kinds == Kind.OP_DONE) & ((flags & (_DEVICE | _DONE_DEVICE)) == _DEVICE)
         ended = np.isin(pending["t0_ns"], records["t0_ns"][untimed])
         shown = left & (pending["kind"] == _ISSUE) & ended

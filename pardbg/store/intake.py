@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, records_from, taken, usable
-from pardbg.store.device_times import LAUNCH, REACHED, DeviceTimes, concerned
+from pardbg.store.device_times import LAUNCH, REACHED, STOOD, DeviceTimes, concerned
 from pardbg.store.table import PUT_BY_BYTES, Table, append, blocks_of, part_of
 from pardbg_agent import wire
 
@@ -37,7 +37,7 @@ _KINDS: Final = {
         wire.Kind.OP_ISSUE, wire.Kind.OP_DONE, wire.Kind.LOST, wire.Kind.DEVICE,
         wire.Kind.DEVICE_BEGIN,
     )
-} | {LAUNCH: "launch", REACHED: "reached"}  # fmt: skip
+} | {LAUNCH: "launch", REACHED: "reached", STOOD: "stood"}  # fmt: skip
 """``action``, ``wait``, ``step``, ``phase``, ``span``, ``metric``, ``memory`` ..."""
 TABLE_NAMES: Final = (
     *_KINDS.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P,

@@ -119,6 +119,26 @@ def test_ops_arrive_and_end_when_the_device_does(ranks: list[Watched]) -> None:
             assert op.t1 == pytest.approx(end, abs=op.b)
 
 
+def test_the_computing_stream_stands_in_waits_for_asynchronous_ops(ranks: list[Watched]) -> None:
+    for number, rank in enumerate(ranks):
+        at = rank.told["waits"]["at"]
+        # Products of 20 ms (rank 2: 30); ops of 1 ms from the last arrival on: 30 to 31, 31 to 32,
+        # 61 to 62. The second is over before its wait; one on another stream holds nothing up.
+        slow = number == 2
+        expected = [
+            (30 if slow else 20, 31),
+            *[(61 if slow else 51,) * 2],
+            (61 if slow else 51, 62),
+        ]
+        *stood, late = rank.device("waits", Lane.WAIT)
+        assert len(stood) == len(expected)
+        for wait, (begin, end) in zip(stood, expected, strict=True):
+            assert wait.name == "all_reduce"
+            assert wait.t0 == pytest.approx(at + begin * MS, abs=wait.b)
+            assert wait.t1 == pytest.approx(at + end * MS, abs=2 * wait.b)
+        assert late.t0 == late.t1  # it had ended before the host asked for it
+
+
 def test_a_batch_whose_end_fails_leaves_no_op_open(ranks: list[Watched]) -> None:
     assert [rank.told["refused"]["open"] for rank in ranks] == [0, 0, 0, 0]
 
@@ -206,7 +226,9 @@ def test_phases_and_steps_are_timed_too(ranks: list[Watched]) -> None:
 
 def test_recording_synchronizes_nothing(ranks: list[Watched]) -> None:
     for rank in ranks:
-        assert [rank.told[case]["syncs"] for case in ("pipeline", "ops", "sharded")] == [0, 0, 0]
+        assert [rank.told[case]["syncs"] for case in ("pipeline", "ops", "waits", "sharded")] == [
+            0
+        ] * 4
 
 
 def test_a_captured_graph_is_a_marked_gap(ranks: list[Watched]) -> None:

@@ -60,6 +60,7 @@ struct Span {  // device_spans.DeviceSpan
   Record r{};                  // fields of its record; kind 0: it has none
   bool by_wait = false;        // it ends when a stream waited for it: an upper bound
   int64_t begin_ns = 0, end_ns = 0, error_ns = 0;
+  int64_t waited_ns = 0, stood_ns = 0;  // when the host had a stream wait for it, and when that got there
   int num_read = 0;
   std::atomic<bool> dropped{false};
 };
@@ -103,13 +104,30 @@ class Device {
     safely([&] {
       const c10::Stream stream = on ? *on : guard_.getStream(device_);
       c10::Event* events[2];
-      if (captures(stream) || !take(events)) return;
+      if (captures(stream) || !take(events, 2)) return;
       const SpanPtr made(new Span{*this, issued_ns, events[1], std::move(op)});
       events[0]->record(stream);
-      put(stream, events[0], made, true);
+      put(stream, events[0], made, kBegin);
       span = made;
     });
     return span;
+  }
+
+  // Note that the current stream is to wait for an asynchronous op, if it is the one of the phases:
+  // from when it gets there to the op's end it stands.
+  void stands(const Follow& op, int64_t waited_ns) {
+    safely([&] {
+      const c10::Stream stream = guard_.getStream(device_);
+      const c10::StreamId computes = computes_;
+      if ((computes != kUnknown && computes != stream.id()) || is_capturing(guard_, stream)) return;
+      const SpanPtr span = op.span.lock();
+      if (!span) return write_wait(op, waited_ns, waited_ns, 0, 0);  // it had ended
+      c10::Event* event = nullptr;
+      if (span->waited_ns != 0 || !take(&event, 1)) return;
+      event->record(stream);
+      span->waited_ns = waited_ns;
+      put(stream, event, span, kStands);
+    });
   }
 
   // End a span after the last work issued there. False: it is dropped.
@@ -194,7 +212,11 @@ class Device {
   }
   void begin_phase(int64_t issued_ns) {
     if (phase) drop(phase);  // it did not end
+    computes_here();
     phase = begin_full(issued_ns);
+  }
+  void computes_here() {
+    safely([&] { computes_ = guard_.getStream(device_).id(); });
   }
   SpanPtr phase, step;
 
@@ -216,10 +238,11 @@ class Device {
   int64_t lead_ns = 0, newest_ns = 0;  // for the span that was reached last
 
  private:
+  enum Point : uint8_t { kBegin, kEnd, kStands };
   struct Entry {
     c10::Event* event;
     SpanPtr span;
-    bool is_begin;
+    Point point;
   };
   using Lane = std::deque<Entry>;
 
@@ -256,7 +279,7 @@ class Device {
       const std::optional<c10::Stream> stream = stream_of();
       if (!stream || captures(*stream)) return;
       span->end_event->record(*stream);
-      put(*stream, span->end_event, span, false);
+      put(*stream, span->end_event, span, kEnd);
       ended = true;
     });
     if (!ended) drop(span);
@@ -286,17 +309,17 @@ class Device {
     if (gap.since == 0) gap.since = gap.until;
   }
 
-  bool take(c10::Event* (&events)[2]) {
+  bool take(c10::Event** events, size_t num) {
     std::lock_guard<std::mutex> guard(lock_);
-    if (free_.size() + limits_.max_events < num_ + 2) {
+    if (free_.size() + limits_.max_events < num_ + num) {
       note(refused);
       return false;
     }
-    for (c10::Event*& event : events) {
+    for (size_t i = 0; i < num; i++) {
       if (free_.empty()) {
-        num_ += 1, event = new c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+        num_ += 1, events[i] = new c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
       } else {
-        event = free_.back(), free_.pop_back();
+        events[i] = free_.back(), free_.pop_back();
       }
     }
     return true;
@@ -306,9 +329,9 @@ class Device {
     free_.push_back(event);
   }
 
-  void put(const c10::Stream& stream, c10::Event* event, const SpanPtr& span, bool is_begin) {
+  void put(const c10::Stream& stream, c10::Event* event, const SpanPtr& span, Point point) {
     std::lock_guard<std::mutex> guard(lock_);
-    lanes_[stream].push_back({event, span, is_begin});
+    lanes_[stream].push_back({event, span, point});
   }
   std::vector<Lane*> lanes() {  // lanes do not move until the next call
     std::lock_guard<std::mutex> guard(lock_);
@@ -378,11 +401,13 @@ class Device {
 
   void read(const Entry& entry) {
     Span& span = *entry.span;
-    span.num_read += 1;
+    span.num_read += entry.point != kStands;
     try {
       const auto [at, error] = host_time(*entry.event);
       span.error_ns = std::max(span.error_ns, error);
-      if (entry.is_begin) {
+      if (entry.point == kStands) {
+        span.stood_ns = at;
+      } else if (entry.point == kBegin) {
         span.begin_ns = newest_ns = at, lead_ns = at - span.issued_ns;
         if (span.op && span.num_read == 1) begun_.push_back(entry.span);
       } else {
@@ -391,7 +416,11 @@ class Device {
     } catch (const c10::Error&) {  // an event of another device
       num_lost_ += 1;
     }
-    if (span.num_read < 2) return;  // streams are read in any order
+    if (span.stood_ns && span.end_ns) {
+      const int64_t begin = std::exchange(span.stood_ns, 0);
+      write_wait(*span.op, begin, std::max(begin, span.end_ns), begin - span.waited_ns, span.error_ns);
+    }
+    if (span.num_read < 2 || entry.point == kStands) return;  // streams are read in any order
     if (span.end_ns && span.begin_ns - span.end_ns <= span.error_ns)  // each is off by up to that
       span.end_ns = std::max(span.begin_ns, span.end_ns);
     if (span.begin_ns && span.end_ns) write(kDevice, span, span.end_ns);
@@ -409,6 +438,16 @@ class Device {
     state_->ring.write(r);
   }
 
+  void write_wait(const Follow& op, int64_t t0, int64_t t1, int64_t lead_ns, int64_t error_ns) {
+    Record r = op.r;
+    if (state_ == nullptr || state_->level.load() < 2) return;
+    r.kind = kDevice, r.lane = kLaneWait, r.flags &= static_cast<uint16_t>(~kTimed);
+    r.t0 = t0, r.t1 = t1, r.a = lead_ns, r.b = error_ns;
+    state_->ring.write(r);
+  }
+
+  static constexpr c10::StreamId kUnknown = -1;
+  std::atomic<c10::StreamId> computes_{kUnknown};  // the stream of the newest phase
   const c10::Device device_;
   const Limits limits_;
   const c10::impl::VirtualGuardImpl guard_;

@@ -248,7 +248,7 @@ void arrives(Issue& c) {
   const int64_t t0 = now_ns();
   // At level summary, too: else its Work would be polled, and held with the op's memory.
   c.span = device->begin(f.r.t0, c.follow);
-  if (c.span) f.timed = true, f.r.flags |= kTimed;
+  if (c.span) f.timed = true, f.r.flags |= kTimed, f.span = c.span;
   else c.captured = device->capturing();
   s.own_ns += now_ns() - t0;
 }
@@ -261,6 +261,16 @@ void end_span(const SpanPtr& span, c10d::Work* work) {
   // Pairs have streams of their own in the backend; a group has one for all else.
   const int peer = f.r.flags & kP2P ? f.r.peer : -1;
   f.timed = work == nullptr ? device.end(span) : device.end_with(span, *work, f.r.group_id, peer);
+  f.state.own_ns += now_ns() - t0;
+}
+
+// Have the device tell when the current stream reaches a wait for the asynchronous op.
+void stands(Follow& f) {
+  if (!f.timed || !(f.r.flags & kAsync) || f.r.flags & kP2P || f.waited_for.load()) return;
+  Device* device = f.state.device.load(std::memory_order_acquire);
+  if (device == nullptr || f.state.level.load(std::memory_order_relaxed) < 2) return;
+  const int64_t t0 = now_ns();
+  device->stands(f, t0);
   f.state.own_ns += now_ns() - t0;
 }
 
@@ -597,6 +607,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
       }
     }
   }
+  if (held) stands(*held);
   const int64_t t0 = now_ns();
   try {
     const InState waiting(kWaits);
@@ -636,12 +647,14 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
     }
   }
   const InState waiting(kWaits);
+  for (const SpanPtr& span : ops ? ops->timed : std::vector<SpanPtr>()) stands(*span->op);
   if (!held) {
     PyObject* result = PyObject_Vectorcall(original, args, num, names);
     if (ops && result != nullptr) ops->ended(true);
     return result;
   }
   Follow& f = *held;
+  stands(f);
   const int64_t t0 = now_ns();
   PyObject* result = PyObject_Vectorcall(original, args, num, names);
   const int64_t t1 = now_ns();

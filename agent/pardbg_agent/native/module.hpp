@@ -213,6 +213,7 @@ void bind_device(py::module_& m) {
       })
       .def("drop", &Device::drop)
       .def("next", [](Device& d, const std::string& what, const SpanPtr& span) {
+        if (what == "phase" && span) d.computes_here();
         return std::exchange(what == "phase" ? d.phase : d.step, span);
       })
       .def("batch_issued", [](Device&, const py::object& work) { batch_issued(work); })

@@ -104,6 +104,7 @@ struct Prepared {
 };
 
 struct Follow;
+struct Span;
 class Device;
 
 struct State {
@@ -202,6 +203,7 @@ struct Follow {
   bool host_waits = true;  // Work.wait returns at the op's completion, not when a stream waits for it
   bool any_source = false;
   bool timed = false;  // its end comes from the device's events
+  std::weak_ptr<Span> span;  // on the device, until it has ended there
   std::atomic<bool> has_reporter{false};  // a future or a poll reports its end, not its Work
   std::atomic<bool> waited_for{false};
   std::function<void()> before;  // callback that the Work had for its end: the profiler's

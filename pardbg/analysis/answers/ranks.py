@@ -16,7 +16,7 @@ from pardbg.analysis.answers.step_times import (
 )
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
-from pardbg.analysis.base.leads import Ahead, ahead
+from pardbg.analysis.base.leads import Ahead, ahead, waits_unseen
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.run import launcher
 from pardbg.analysis.base.spans import open_span
@@ -87,6 +87,8 @@ class RankNow:
     """(name, newest value) of the metrics that the program logged, without the loss."""
     cores: float | None = None
     """Number of cores that the rank's process uses; None: not known."""
+    compute_is_bound: bool = False
+    """Whether streams of its device may have waited unseen: it computes that much at most."""
 
 
 STALE_NS: Final = 3_000_000_000
@@ -153,12 +155,13 @@ def _row(view: View, rank: int, process: Process, split: Split | None) -> RankNo
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
     compute, wait, communication = split or (None, None, None)
+    stages = next((la.stages(rank) for la in layouts(view) if rank in la.ranks), ())
     return RankNow(
         rank=rank,
         proc=process.proc,
         host=process.host,
         pid=process.pid,
-        stages=next((la.stages(rank) for la in layouts(view) if rank in la.ranks), ()),
+        stages=stages,
         state=state,
         now=now,
         since_ns=since,
@@ -167,6 +170,7 @@ def _row(view: View, rank: int, process: Process, split: Split | None) -> RankNo
         compute_fraction=compute,
         wait_fraction=wait,
         comm_fraction=communication,
+        compute_is_bound=bool(ended and not stages) and waits_unseen(view, process, [ended[-1][0]]),
         memory_bytes=memory[kind][0] if kind in memory else None,
         memory_history=tuple(value for _, value in history(view, process, kind))[-_HISTORY:],
         lag_ns=_lag(view, process),

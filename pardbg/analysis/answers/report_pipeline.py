@@ -10,6 +10,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
+from pardbg.analysis.base.leads import waits_unseen
 from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
@@ -173,13 +174,15 @@ class RankOverlap:
 
     rank: int
     exposed_ns: int
-    """Data moved and the rank stood still; of a device's times a lower bound."""
+    """Data moved and the rank stood still; a lower bound with ``is_bound``."""
     hidden_ns: int
-    """Data moved behind compute; of a device's times an upper bound."""
+    """Data moved behind compute; an upper bound with ``is_bound``."""
     waiting_ns: int
     """Time in which the rank waited for ranks that had yet to arrive, in ns."""
     waited_for_ns: int
     """Time that other ranks, summed, waited for this rank as the last to arrive, in ns."""
+    is_bound: bool = False
+    """Whether streams of its device may have waited unseen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +246,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
                 hidden_ns=round(median(p.hidden_ns for p in parts)),
                 waiting_ns=round(median(p.waiting_ns for p in parts)),
                 waited_for_ns=round(waited_for[rank]),
+                is_bound=waits_unseen(view, view.ranks[rank], looked_at.steps),
             )
         )
     return tuple(overlaps)

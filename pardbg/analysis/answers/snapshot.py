@@ -238,7 +238,8 @@ def _courses_between(
 
 def _with_split(row: RankNow, before: RankNow) -> RankNow:
     compute, wait, comm = before.compute_fraction, before.wait_fraction, before.comm_fraction
-    return replace(row, compute_fraction=compute, wait_fraction=wait, comm_fraction=comm)
+    return replace(row, compute_fraction=compute, wait_fraction=wait, comm_fraction=comm,
+                   compute_is_bound=before.compute_is_bound)  # fmt: skip
 
 
 def _found_at_once(view: View) -> tuple[Finding, ...]:

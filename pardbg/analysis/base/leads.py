@@ -6,7 +6,7 @@ about zero, the device took up the work as soon as it was launched: nothing else
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.intervals import Interval, clip, total, union
 from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.times import times
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 from pardbg_agent.wire import WAIT_UNSHARD, Flag, Lane
@@ -65,14 +66,31 @@ def _ends(view: View, process: Process, name: str, window: Interval) -> Array:
 
 
 def streams_held(view: View, process: Process, window: Interval) -> list[Interval]:
-    """Return when a device's computing stream is known to have stood in an op: of sharded units in
-    their waits, since their ops are on other streams; else in what is not asynchronous."""
+    """Return when a device's computing stream is known to have stood in an op: in its waits for
+    asynchronous ones, and in what is not asynchronous; of sharded units, whose ops are on other
+    streams, in their waits."""
+    stood = [one[1:3] for one in records(view, process, "stood", window)]
     units = records(view, process, "fsdp", window)
     if not units:
-        return _sync_ops(view, process, window)
+        return union([*clip(stood, *window), *_sync_ops(view, process, window)])
     verb = f" {WAIT_UNSHARD}"
-    waits = [one[1:3] for one in units if process.name(one.name_id).endswith(verb)]
-    return union(clip(waits, *window))
+    stood += [one[1:3] for one in units if process.name(one.name_id).endswith(verb)]
+    return union(clip(stood, *window))
+
+
+def waits_unseen(view: View, process: Process, steps: Iterable[int]) -> bool:
+    """Return whether `streams_held` may lack waits for collectives of these steps: in C++ (DDP's
+    reducer) or by events (sharded units), where no hook sees them."""
+    if times(view) != "device":
+        return False
+    if view.visible(process, "fsdp"):
+        return True
+    for step in steps:
+        issued, rows = view.step_rows(process, "issue", step)
+        num_async = int(np.count_nonzero(issued.col("flags")[rows] & _ASYNC))
+        if num_async > len(view.step_rows(process, "stood", step)[1]):
+            return True
+    return False
 
 
 def _sync_ops(view: View, process: Process, window: Interval) -> list[Interval]:

@@ -3,8 +3,8 @@
 An op is under way on a rank from its issue on. Until the last rank has arrived it *waits*, after
 that data *moves*. It is *exposed* while it holds the host up: in a wait, in a synchronous call, or
 at the end of a backward after its last op was issued (DDP waits for its buckets there, in C++,
-unseen). On a device streams are held up, which goes unseen for other asynchronous ops: what is
-exposed there is a lower bound, what is hidden an upper one.
+unseen). On a device streams are held up; where a wait of theirs is not seen (`waits_unseen`),
+what is exposed is a lower bound, what is hidden an upper one.
 """
 
 from __future__ import annotations

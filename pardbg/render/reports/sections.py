@@ -180,16 +180,16 @@ def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
     return wrap(text, WIDTH, subsequent_indent="  ")
 
 
-def overlap_lines(rows: Sequence[RankOverlap], on_device: bool) -> list[str]:
+def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
     """Return exposed, hidden, waiting and caused waiting time per rank and step; of many ranks
-    those that others waited for most. ``on_device``: some waits of streams are not seen."""
-    shown = [row for row in rows if any(astuple(row)[1:])]
+    those that others waited for most."""
+    shown = [row for row in rows if any(astuple(row)[1:-1])]
     if not shown:
         return []
     lines = ["rank   exposed    hidden   waited for others   others waited for it"]
     most = sorted(shown, key=lambda row: -row.waited_for_ns)[:MAX_ROWS]
-    least, atmost = ("≥ ", "≤ ") if on_device else ("", "")
     for row in sorted(most, key=lambda row: row.rank):
+        least, atmost = ("≥ ", "≤ ") if row.is_bound else ("", "")
         lines.append(
             f"{row.rank:>4}{least + duration(row.exposed_ns):>10}"
             f"{atmost + duration(row.hidden_ns):>10}"

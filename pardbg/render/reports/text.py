@@ -237,7 +237,7 @@ def _collectives(report: Report) -> list[str]:
     rows = [heads, *op_rows(found[:MAX_OPS])]
     lines = table(rows, (0, 1), WIDTH) + _more(found, "op", MAX_OPS)
     lines.append(_verdicts(report.collectives))
-    beside = overlap_lines(report.overlap, report.run.times == "device")
+    beside = overlap_lines(report.overlap)
     if beside:
         lines += ["", "per step, beside compute:", *beside]
     sizes = bandwidth_lines(report.bandwidth)

@@ -149,6 +149,40 @@ def ops(rank: int, size: int) -> dict[str, Any]:
     return found
 
 
+def waits(rank: int, size: int) -> dict[str, Any]:
+    """Waits for ops of 1 ms: at once; behind 20 ms of compute (rank 2: 30); of a functional op; on
+    a stream beside the computing one."""
+    from torch.distributed._functional_collectives import all_reduce, wait_tensor
+
+    sim.settings.op_ns, sim.settings.comm_default_ns = {"aten::mm": 20 * MS}, MS
+    sim.settings.speed = 1.5 if rank == 2 else 1.0
+    a, b, beside = torch.ones(4, 4, device="sim"), torch.ones(4, device="sim"), sim.own_stream()
+    weight = torch.ones(4, device="sim", requires_grad=True)
+    weight.sum().backward()  # a phase, on its stream
+    torch.optim.SGD([weight]).step()
+
+    def work() -> Any:
+        a @ a
+        dist.all_reduce(b, async_op=True).wait()
+        hidden = dist.all_reduce(b, async_op=True)
+        a @ a
+        hidden.wait()
+        hidden.wait()  # once is enough
+        wait_tensor(all_reduce(b, "sum", dist.group.WORLD))
+        other = dist.all_reduce(b, async_op=True)
+        with sim.stream(beside):
+            other.wait()
+        return hidden, other
+
+    found = together(work)
+    sim.settings.speed, sim.settings.op_ns = 1.0, {}
+    late = dist.all_reduce(b, async_op=True)
+    torch.sim.synchronize()
+    wait_until(lambda: not core.CURRENT.ops.num_open, what="its end")
+    late.wait()
+    return found
+
+
 def sharded(rank: int, size: int) -> dict[str, Any]:
     """A step of FSDP2: it issues ops on streams of its own, and gets no Work."""
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3))).to("sim")
@@ -263,7 +297,8 @@ def hang(rank: int, size: int) -> dict[str, Any]:
 
 
 CASES = (
-    pipeline, interleaved, zero_bubble, ops, sharded, units, refused, unwaited, captured, hang,
+    pipeline, interleaved, zero_bubble, ops, waits, sharded, units, refused, unwaited, captured,
+    hang,
 )  # fmt: skip
 
 

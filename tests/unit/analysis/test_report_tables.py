@@ -64,9 +64,24 @@ def test_on_a_device_no_wait_of_the_host_exposes_an_op(sharded: bool, waiting: i
     rank0, rank1 = rank_overlaps(view)
     assert (rank0.exposed_ns, rank0.hidden_ns, rank0.waiting_ns) == (10 * MS, 40 * MS, waiting)
     assert (rank1.exposed_ns, rank1.hidden_ns, rank1.waiting_ns) == (10 * MS, 40 * MS, 0)
-    assert any("≥ 10" in line and "≤ 40" in line for line in overlap_lines((rank0,), True))
+    assert rank0.is_bound and rank1.is_bound
+    assert any("≥ 10" in line and "≤ 40" in line for line in overlap_lines((rank0,)))
     found = phases_in(view, 0, (trace_ns(0), trace_ns(100)))
     assert found["communication"] == (10 if sharded else 20) * MS
+
+
+def test_a_devices_own_wait_for_an_asynchronous_op_is_exposed() -> None:
+    """As on the CPU: the computing stream stands from 50 to the first op's end at 60. Rank 1's gets
+    there when the op is over: it stands in the synchronous one alone."""
+    trace = on_device(two_ranks())
+    for proc in trace.ranks:
+        for at in range(0, 1700, 100):
+            begin = 50 if proc.rank == 0 else 60
+            proc.record(Kind.DEVICE, at + begin, at + 60, lane=Lane.WAIT, step=at // 100)
+    rank0, rank1 = rank_overlaps(View(trace.store(), None))
+    assert (rank0.exposed_ns, rank0.hidden_ns, rank0.waiting_ns) == (20 * MS, 30 * MS, 10 * MS)
+    assert (rank1.exposed_ns, rank1.hidden_ns, rank1.waiting_ns) == (10 * MS, 40 * MS, 0)
+    assert not rank0.is_bound and not rank1.is_bound
 
 
 def test_a_ddp_backward_waits_unseen_at_its_end() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes, NativeTimes, numbered
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 _DeviceError: Any = getattr(torch, "AcceleratorError", RuntimeError)  # before 2.8 it has no type
 _DEVICE, _BEGIN = int(Kind.DEVICE), int(Kind.DEVICE_BEGIN)
-_COMM, _PHASE, _STEP = int(Lane.COMM), int(Lane.PHASE), int(Lane.STEP)
+_COMM, _PHASE, _STEP, _WAIT = int(Lane.COMM), int(Lane.PHASE), int(Lane.STEP), int(Lane.WAIT)
 HOOK: Final = "device"
 """Name of this hook for the guard."""
-_P2P, _INFERRED = int(Flag.P2P), int(Flag.INFERRED)
+_P2P, _INFERRED, _ASYNC = int(Flag.P2P), int(Flag.INFERRED), int(Flag.ASYNC)
+_TIMED = int(Flag.DEVICE)
 _SPAN, _USER = int(Kind.SPAN), int(Lane.USER)
 CAPTURED: Final = "captured graph: ops inside are not timed"
 _GAPS: Final = CAPTURED, "too much in flight: what is issued is not timed"
@@ -194,6 +196,29 @@ class DeviceRecords(_Records):
         if span is not None:
             self.times.drop(span)
 
+    def op_stands(self, op: Any) -> None:
+        """Note that the current stream is about to wait for an asynchronous op: if it is the one of
+        the phases, it stands from then on to the op's end."""
+        if op.flags & (_P2P | _ASYNC | _TIMED) != _ASYNC | _TIMED or self._c.level < 2:
+            return
+        if not self.times.computing():
+            return
+        waited_ns = now_ns()
+        found = self._open.get(op.token) or self._bounds.get(op.token)
+        if found is None:  # it has ended
+            span = DeviceSpan(waited_ns, None, waited_ns=waited_ns, stood_ns=waited_ns)
+            self._stood(op, span)
+        elif found[0].stood is None:
+            found[0].stood = partial(self._stood, op)
+            self.times.stands(found[0], waited_ns)
+
+    def _stood(self, op: Any, span: DeviceSpan) -> None:
+        begin = span.stood_ns
+        self._c.record(
+            _DEVICE, _WAIT, op.flags & ~_TIMED, op.name_id, begin, max(begin, span.end_ns), op.step,
+            op.seq, op.group_id, op.stage, op.mb, op.peer, begin - span.waited_ns, span.error_ns,
+        )  # fmt: skip
+
     def op_waited(self, token: int) -> bool:
         """The current stream is past a wait for the op; return whether that ends it."""
         found = self._bounds.pop(token, None)
@@ -295,6 +320,8 @@ class DeviceRecords(_Records):
     # -- the rest
 
     def _exchange(self, what: str, span: Any) -> Any:
+        if what == "phase" and span is not None:
+            self.times.computes_here()
         before, self._current[what] = self._current.get(what), span
         return before
 

@@ -22,6 +22,8 @@ from pardbg_agent.hooks.device.anchors import Anchor, DeviceClock
 from pardbg_agent.hooks.device.event_queue import EventPool, EventQueue
 
 MAX_STREAMS: Final = 64
+BEGIN, END, STANDS = range(3)
+"""Meanings of a span's events: its begin, its end, a stream that waits for its end."""
 
 
 class OwnStreams:
@@ -71,6 +73,11 @@ class DeviceSpan:
     end_ns: int = 0
     error_ns: int = 0
     """The larger of both times' errors."""
+    waited_ns: int = 0
+    stood_ns: int = 0
+    """When the host had a stream wait for it, and when the stream got there (then, until told)."""
+    stood: Callable[[DeviceSpan], None] | None = None
+    """Called once both that and the end are known."""
     num_read: int = 0
     is_told: bool = False
     by_wait: bool = False
@@ -129,6 +136,7 @@ class DeviceTimes:
         module = torch.get_device_module(device)
         self.capturing = getattr(module, "is_current_stream_capturing", bool)
         self.streams = OwnStreams(device)
+        self._computes: Any = None
         self.clock = DeviceClock(self.new_event, self.streams.new())
         self.pool, self.queue = EventPool(self.new_event), EventQueue()
         self.lead_ns = 0
@@ -168,8 +176,27 @@ class DeviceTimes:
             begin, end = events
             span, stream = DeviceSpan(issued_ns, end), stream or self._current()
             begin.record(stream)
-        self.queue.put(stream, begin, (span, True))
+        self.queue.put(stream, begin, (span, BEGIN))
         return span
+
+    def stands(self, span: DeviceSpan, waited_ns: int) -> None:
+        """Note that the current stream is about to wait for the span's end."""
+        event = None if self.capturing() else self.pool.one()
+        if event is None:
+            return
+        with self._here():
+            stream = self._current()
+            event.record(stream)
+        span.waited_ns = waited_ns
+        self.queue.put(stream, event, (span, STANDS))
+
+    def computes_here(self) -> None:
+        """Note that the current stream is the one of the training's phases."""
+        self._computes = self._current()
+
+    def computing(self) -> bool:
+        """Return whether the current stream is the one of the phases, as far as is known."""
+        return self._computes is None or bool(self._current() == self._computes)
 
     def end(self, span: DeviceSpan, stream: Any = None) -> bool:
         """End a span after the last work issued on the stream. False: the span is dropped."""
@@ -180,7 +207,7 @@ class DeviceTimes:
                 return False
             stream = stream or self._current()
             span.end_event.record(stream)
-        self.queue.put(stream, span.end_event, (span, False))
+        self.queue.put(stream, span.end_event, (span, END))
         return True
 
     def end_with(self, span: DeviceSpan, work: Any, group_id: int, peer: int) -> bool:
@@ -192,7 +219,7 @@ class DeviceTimes:
             if stream is None:
                 return False
             span.end_event.record(stream)
-        self.queue.put(stream, span.end_event, (span, False))
+        self.queue.put(stream, span.end_event, (span, END))
         return True
 
     def _past(self, work: Any, group_id: int, peer: int) -> Any | None:
@@ -233,25 +260,30 @@ class DeviceTimes:
         self.clock.close()
         self.pool, self.queue = EventPool(self.new_event), EventQueue()
 
-    def _seen(self, event: Any, meaning: tuple[DeviceSpan, bool]) -> None:
-        span, is_begin = meaning
+    def _seen(self, event: Any, meaning: tuple[DeviceSpan, int]) -> None:
+        span, point = meaning
         try:
             found = self.clock.host_time(event)
         except RuntimeError:  # of another device
             found = None
         self.pool.give(event)
-        span.num_read += 1
+        span.num_read += point != STANDS
         if found is None:
             self.num_lost += 1
         else:
             at, error = found
             span.error_ns = max(span.error_ns, error)
-            if is_begin:
+            if point == STANDS:
+                span.stood_ns = at
+            elif point == BEGIN:
                 span.begin_ns = self.newest_ns = at
                 self.lead_ns = span.lead_ns
             else:
                 span.end_ns = at
-        if span.num_read < 2:
+        if span.stood_ns and span.end_ns and span.stood is not None:
+            told, span.stood = span.stood, None
+            told(span)
+        if span.num_read < 2 or point == STANDS:
             return  # their streams are read in any order
         if span.end_ns and span.begin_ns - span.end_ns <= span.error_ns:
             span.end_ns = max(span.begin_ns, span.end_ns)  # each is off by up to that

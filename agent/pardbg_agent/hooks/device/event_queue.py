@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MAX_EVENTS: Final = 8192
-"""Maximum number of events in flight: two for each span."""
+"""Maximum number of events in flight: two for each span, a third for a wait."""
 MAX_LANES: Final = 128
 
 
 class EventPool:
-    """Events that are not in use. Both ``take`` and ``give`` may be called from any thread."""
+    """Events that are not in use. All methods may be called from any thread."""
 
     def __init__(self, new_event: Callable[[], Any]) -> None:
         self._new_event = new_event
@@ -21,14 +21,15 @@ class EventPool:
 
     def take(self) -> tuple[Any, Any] | None:
         """Return two events for a span; None if all are in flight."""
-        begin, end = self._take(), self._take()
+        begin, end = self.one(), self.one()
         if end is not None:
             return begin, end
         if begin is not None:
             self.give(begin)
         return None
 
-    def _take(self) -> Any | None:
+    def one(self) -> Any | None:
+        """Return an event; None if all are in flight."""
         try:
             return self._free.pop()
         except IndexError:

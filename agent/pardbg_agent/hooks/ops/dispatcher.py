@@ -152,6 +152,7 @@ def make_wait_kernel(redispatch: Any) -> Any:
                 op = c.guard.call("wait_tensor", works.wait_tensor, x, tensor)
             if c is None or op is None:
                 return redispatch(keyset & after, tensor)
+            works.stands(c, op)
             failed, t0 = True, now_ns()
             try:
                 result = redispatch(keyset & after, tensor)

@@ -67,6 +67,12 @@ def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
         c.sums.add((name_id, group_id, flags, max(a, b), t1 - t0))
 
 
+def stands(c: _core.Core, op: Op) -> None:
+    """Have the device tell when its stream reaches a wait for the op."""
+    if c.device is not None and not op.host_waits:
+        c.guard.call(HOOK, c.device.op_stands, op)
+
+
 def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
     """Record the host's wait for the op, t0..t1."""
     if c.watches.slow is not None:
@@ -318,6 +324,7 @@ def _wait(original: Any) -> Any:
                 if c is not None and c.device is not None:
                     c.guard.call(HOOK, c.device.waited, self)
                 return result
+            stands(c, op)
             failed, t0 = True, now_ns()
             try:
                 result = original(self, *args, **kwargs) if args or kwargs else original(self)

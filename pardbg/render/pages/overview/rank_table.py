@@ -223,14 +223,13 @@ def _in_order(there: Mapping[str, Column[RankNow]], chosen: Sequence[str]) -> li
 
 
 def _course_columns(snapshot: Snapshot, cells: int, ascii_: bool) -> list[Column[RankNow]]:
-    """Return a rank's last steps as a strip, and the shares of the newest. On a device streams may
-    wait unseen (analysis/comm/overlap): outside of pipelines the rest is at most compute."""
+    """Return a rank's last steps as a strip, and the shares of the newest."""
     timed = snapshot.run.times == "device"
     return [
         Column(DRAWN[3], 70 if cells >= WIDE else 40 if cells >= 110 else 20, rank=2, wish=128,
                heads=lambda size: _strip_head(snapshot, size, cells >= FRONT_CELLS, ascii_)),
         Column("comp", 5 if timed else 4,
-               lambda r: _share(r.compute_fraction, "strong", timed and not r.stages), rank=2,
+               lambda r: _share(r.compute_fraction, "strong", r.compute_is_bound), rank=2,
                align="right", heads=lambda _: (Segment("comp", "compute"),)),
         Column("wait", 4, lambda r: _share(r.wait_fraction, ""), rank=2, align="right",
                heads=lambda _: (Segment("wait", "waiting"),)),
