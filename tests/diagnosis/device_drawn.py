@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 from tests.diagnosis.cases import HANG, SLOW, Case, quick, torchrun
 
 FAULTS: Final = ("slow-device", "stopped-device", "host-bound", "late-rank", "mismatch")
-REPLICAS: Final = ("ddp", "loop", "fsdp")
+REPLICAS: Final = ("ddp", "loop", "fsdp", "tp")
 MISMATCHES: Final = {
     "other-op": "op-mismatch", "other-size": "size-mismatch", "other-dtype": "dtype-mismatch",
 }  # fmt: skip

@@ -13,8 +13,14 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import pardbg.lab.sim.device as sim
@@ -22,6 +28,8 @@ from tests.accelerator.programs.spending import spend_in
 
 STEPS = 2000
 WIDTH, LAYERS, MICROBATCHES = 16, 4, 8
+HIDDEN = 48
+"""Of a tensor-parallel pair: 2, 3 or 4 ranks have equal shares."""
 FORWARD_MS, BACKWARD_MS = 8.0, 16.0
 """Of a layer: a step of four is 96 ms, several times what a host takes to launch it."""
 QUEUE = 200
@@ -43,6 +51,24 @@ class Layer(nn.Module):
         return spend_in(self.linear(x), FORWARD_MS, BACKWARD_MS)
 
 
+class Pair(Layer):
+    """Two linear layers, the first cut by columns, the second by rows: an op each way, which the
+    stream waits for at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.back = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.back(super().forward(x))
+        return y
+
+    def cut(self) -> None:
+        mesh = init_device_mesh("sim", (dist.get_world_size(),))
+        plan = {"linear": ColwiseParallel(), "back": RowwiseParallel()}
+        parallelize_module(self, mesh, plan)
+
+
 class Training(Protocol):
     """One rank's job."""
 
@@ -51,16 +77,20 @@ class Training(Protocol):
 
 
 class Replica:
-    """DDP, FSDP2, or a loop that averages its gradients itself."""
+    """DDP, FSDP2, tensor parallelism, or a loop that averages its gradients itself."""
 
     def __init__(self, job: str) -> None:
-        model: Any = nn.Sequential(*(Layer() for _ in range(LAYERS))).to("sim")
+        layer = Pair if job == "tp" else Layer
+        model: Any = nn.Sequential(*(layer() for _ in range(LAYERS))).to("sim")
         if job == "ddp":
             model = DistributedDataParallel(model)
         elif job == "fsdp":
             for layer in model:
                 fully_shard(layer)
             fully_shard(model)
+        elif job == "tp":
+            for layer in model:
+                layer.cut()
         self.model, self.averages = model, job == "loop"
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.x = torch.randn(8, WIDTH, device="sim")

@@ -28,6 +28,7 @@ from pardbg.analysis.findings.speed.windows import (
     Window,
     call_in,
     often,
+    overlaps_in,
     overloaded,
     per_window,
     phases_in,
@@ -51,6 +52,8 @@ BEYOND: Final = 2.0
 LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Least mean lateness, in standard errors. ``MEAN_BEYOND``: as ``BEYOND``, for window means."""
+MAX_MEMBERS, MAX_GROUPS = 64, 4
+"""Maximum size and number of groups whose waits are read."""
 COMPARED: Final = 16
 """Number of other ranks, evenly chosen by arrival, that are compared; at most twice that."""
 
@@ -62,7 +65,7 @@ class _Late:
     step: int
     row: CollectiveRow
     by: Mapping[int, int]
-    """rank -> ns after half of the ranks had arrived"""
+    """rank -> ns after half of the ranks had arrived (of a whole step: by which it waits less)"""
 
 
 @per_window
@@ -73,9 +76,7 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
     found: dict[Ranks, tuple[Candidate, Straggler]] = {}
     also: dict[Ranks, set[int]] = defaultdict(set)
-    for latest in _latest(view, looked_at, rows, clear):
-        steps = rows.of["step"][latest].tolist()
-        lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
+    for lates in _lates(view, looked_at, rows, clear):
         again = _again_and_again(lates, looked_at.steps, clear)
         culprits = again or _by_mean(view, looked_at, lates, clear)
         excess = _excess(view, looked_at, lates, culprits) if culprits else {}
@@ -109,6 +110,55 @@ def _without_victims(
         in_turn = tuple(sorted(waiting.difference(one.ranks, of)))
         yield replace(one, ranks=(*one.ranks, *in_turn), facts=replace(facts, in_turn=in_turn))
     yield from (one for of, one in late.items() if of not in victims)
+
+
+def _lates(
+    view: View, looked_at: Window, rows: CollectiveColumns, clear: float
+) -> Iterator[list[_Late]]:
+    """Yield each group's most delayed collective per step; where no rank is late to these, each
+    step as a whole of groups to whose many collectives a rank comes a little late each time."""
+    late = False
+    for latest in _latest(view, looked_at, rows, clear):
+        steps = rows.of["step"][latest].tolist()
+        lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
+        late |= bool(_again_and_again(lates, looked_at.steps, clear))
+        yield lates
+    if not late and looked_at.unit != "op" and not overloaded(view, looked_at):
+        for group in _often_last(looked_at, rows, clear):
+            yield _in_parts(view, looked_at, rows, group)
+
+
+def _often_last(looked_at: Window, rows: CollectiveColumns, clear: float) -> list[int]:
+    """Return the groups whose ranks, in most steps, wait for one of them that long in all, the
+    longest first; an op that nobody waits for at once counts here, too."""
+    of, ranks = rows.of, int(rows.of["last_rank"].max(initial=0)) + 1
+    ours = np.flatnonzero((of["count"] > 1) & (of["count"] <= MAX_MEMBERS))
+    keys = (of["group"][ours] * ranks + of["last_rank"][ours]) << 32 | of["step"][ours]
+    by, inverse = np.unique(keys, return_inverse=True)
+    waited = np.bincount(inverse, of["wait_ns"][ours] / (of["count"][ours] - 1))
+    who, times = np.unique(by[waited >= clear] >> 32, return_counts=True)
+    groups: dict[int, float] = defaultdict(float)
+    for one in who[times >= OFTEN * len(looked_at.steps)].tolist():
+        groups[one // ranks] += float(waited[by >> 32 == one].sum())
+    return sorted(groups, key=lambda group: -groups[group])[:MAX_GROUPS]
+
+
+def _in_parts(view: View, looked_at: Window, rows: CollectiveColumns, group: int) -> list[_Late]:
+    """Return each step of a group: a rank is as late in it as it waits less than half of them."""
+    own = np.flatnonzero(rows.of["group"] == group)
+    last = dict(zip(rows.of["step"][own].tolist(), own.tolist(), strict=True))
+    found = []
+    for step, row in zip(last, rows.rows(list(last.values())), strict=True):
+        if step not in looked_at.spans:
+            continue
+        waits = {
+            rank: part.waiting_ns for rank in row.issued if rank in view.ranks
+            for part in overlaps_in(view, looked_at, rank) if part.step == step
+        }  # fmt: skip
+        if len(waits) == len(row.issued):
+            half = sorted(waits.values(), reverse=True)[(len(waits) - 1) // 2]
+            found.append(_Late(step, row, {rank: half - ns for rank, ns in waits.items()}))
+    return found
 
 
 def _latest(
