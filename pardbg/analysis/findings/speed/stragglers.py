@@ -123,7 +123,8 @@ def _lates(
         lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
         late |= bool(_again_and_again(lates, looked_at.steps, clear))
         yield lates
-    if not late and looked_at.unit != "op" and not overloaded(view, looked_at):
+    by_chance = times(view) != "device" and overloaded(view, looked_at)
+    if not late and looked_at.unit != "op" and not by_chance:
         for group in _often_last(looked_at, rows, clear):
             yield _in_parts(view, looked_at, rows, group)
 
