@@ -37,6 +37,7 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("compute", ("action",)),
     ("launch", ("launch",)),
     ("comm", ("done", "done_p2p")),
+    ("stands", ("stood",)),
     ("wait", ("wait",)),
     ("fsdp", ("fsdp",)),
     ("user", ("span",)),
@@ -103,6 +104,8 @@ def _lane(
             rows = _again(table, rows, lane == _AGAIN)
         if rows is not None and name == "launch":
             rows = _launches(table, rows)
+        if rows is not None and name == "stood":
+            rows = _longer(table, rows)
         if rows is not None:
             spans += _boxes(process, name, table, rows, t0_ns, t1_ns, columns)
     if len(tables) > 1:
@@ -137,6 +140,13 @@ def _launches(table: Table, rows: Rows) -> Rows | None:
     lanes = table.col("peer")[every]
     of = wire.Lane.COMPUTE if (lanes == wire.Lane.COMPUTE).any() else wire.Lane.PHASE
     chosen: NDArray[np.int64] = every[lanes == of]
+    return chosen if len(chosen) else None
+
+
+def _longer(table: Table, rows: Rows) -> Rows | None:
+    """Return the waits in which a stream stood: for an op that was over it did not."""
+    every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    chosen: NDArray[np.int64] = every[table.col("t1_ns")[every] > table.col("t0_ns")[every]]
     return chosen if len(chosen) else None
 
 
@@ -226,7 +236,7 @@ def _style(process: Process, name: str, name_id: int) -> str:
     if name == "fsdp":
         verb = split_name(process.name(name_id))[1]
         return f"fsdp.{verb.partition(' ')[0] or 'other'}"
-    return {"span": "user", "held": "gate"}.get(name, name)
+    return {"span": "user", "held": "gate", "stood": "wait"}.get(name, name)
 
 
 class _Row(NamedTuple):
@@ -302,7 +312,7 @@ class WaitedFor:
 def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:
     """Return the box's matched op, for a wait the op that delayed it longest; None: not known."""
     rank, lane, span = spot.rank, spot.lane, spot.span(lanes)
-    if lane not in ("comm", "wait") or span is None:
+    if lane not in ("comm", "stands", "wait") or span is None:
         return None
     found = [
         about

@@ -23,11 +23,11 @@ from pardbg_agent.wire import NO_GROUP, Flag
 
 LANES: Final = {
     1: "steps", 2: "phases", 3: "compute", 4: "shards", 5: "collectives", 6: "p2p",
-    7: "waits", 8: "issuing", 9: "user", 10: "held", 11: "other", 12: "launches",
+    7: "waits", 8: "issuing", 9: "user", 10: "held", 11: "other", 12: "launches", 13: "stands",
 }  # fmt: skip
 _LANE_OF: Final = {
     "step": 1, "phase": 2, "action": 3, "fsdp": 4, "done": 5, "done_p2p": 6, "wait": 7,
-    "issue": 8, "issue_p2p": 8, "span": 9, "held": 10, "launch": 12,
+    "issue": 8, "issue_p2p": 8, "span": 9, "held": 10, "launch": 12, "stood": 13,
 }  # fmt: skip
 OP_LANES: Final = (_LANE_OF["done"], _LANE_OF["done_p2p"])
 _NO_SLICES: Final = ("memory", "metric", "reached")
