@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
+from pardbg.analysis.base.intervals import clip, subtract, total
 from pardbg.analysis.base.leads import waits_unseen
 from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
-from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
+from pardbg.analysis.findings.speed.windows import Window, overlaps_in, rows_in, window
 from pardbg.analysis.pipeline.critical_path import (
     CriticalPath,
     MicrobatchWait,
@@ -183,6 +186,8 @@ class RankOverlap:
     """Time that other ranks, summed, waited for this rank as the last to arrive, in ns."""
     is_bound: bool = False
     """Whether streams of its device may have waited unseen."""
+    is_most: bool = False
+    """Whether ``waited_for_ns`` has, too, what the others computed meanwhile: of so many ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +238,9 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     looked_at = window(view)
     if looked_at is None or are_launches(view):
         return ()
-    caused = _caused(rows_in(view, looked_at))
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])
+    few = len(ranks) <= MAX_RANKS
+    caused = _caused(view, looked_at, ranks) if few else _late(rows_in(view, looked_at))
     waited_for = {rank: median(caused[rank, step] for step in looked_at.steps) for rank in ranks}
     overlaps = []
     for rank in sorted(sorted(ranks, key=lambda rank: -waited_for[rank])[:MAX_RANKS]):
@@ -247,13 +253,34 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
                 waiting_ns=round(median(p.waiting_ns for p in parts)),
                 waited_for_ns=round(waited_for[rank]),
                 is_bound=waits_unseen(view, view.ranks[rank], looked_at.steps),
+                is_most=not few,
             )
         )
     return tuple(overlaps)
 
 
-def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
-    """Return (rank, step) -> ns that the other ranks waited for the rank as the last to arrive."""
+def _caused(view: View, looked_at: Window, ranks: Iterable[int]) -> Mapping[tuple[int, int], int]:
+    """Return (rank, step) -> ns that others were held up until it came. Of several ops that hold a
+    rank up at once, the one to which the last rank comes latest counts."""
+    rows, found = rows_in(view, looked_at), defaultdict[tuple[int, int], int](int)
+    came, row_of = rows.parts["issued_ns"], rows.row_of
+    last = np.maximum.reduceat(came, rows.starts) if len(rows) else came
+    for rank in ranks:
+        own = np.flatnonzero(rows.parts["rank"] == rank)
+        own = own[np.argsort(-last[row_of[own]], kind="stable")]
+        of = rows.of["step"][row_of[own]], rows.of["last_rank"][row_of[own]]
+        for part in overlaps_in(view, looked_at, rank):
+            mine = np.flatnonzero(of[0] == part.step)
+            left = list(part.waits)
+            spans = zip(came[own[mine]].tolist(), last[row_of[own[mine]]].tolist(), strict=True)
+            for culprit, span in zip(of[1][mine].tolist(), spans, strict=True):
+                found[culprit, part.step] += total(clip(left, *span))
+                left = subtract(left, [span])
+    return found
+
+
+def _late(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
+    """Return (rank, step) -> ns, summed over ops and other ranks, from their arrivals to its."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     names = ("last_rank", "step", "wait_ns")
     for rank, step, ns in zip(*(rows.of[name].tolist() for name in names), strict=True):

@@ -38,8 +38,8 @@ class Overlap:
     """Time in which data of any op moved, in ns."""
     exposed_ns: int
     """Time in which data moved while the host was held up, in ns."""
-    waiting_ns: int
-    """Time in which the host was held up by an op to which other ranks had yet to come, in ns."""
+    waits: tuple[Interval, ...]
+    """When the host was held up by an op to which other ranks had yet to come."""
     held_up_ns: int
     """Time in which the host was held up by any communication, in ns."""
 
@@ -47,6 +47,10 @@ class Overlap:
     def could_hide_ns(self) -> int:
         """Return the exposed time that compute could hide, in ns: at most the time of compute."""
         return min(self.exposed_ns, max(0, self.step_ns - self.held_up_ns))
+
+    @property
+    def waiting_ns(self) -> int:
+        return total(self.waits)
 
     @property
     def hidden_ns(self) -> int:
@@ -90,7 +94,7 @@ def overlaps(
         moves = subtract(moving, waits)
         exposed = total(intersect(moves, held_up))
         found.append(
-            Overlap(step, end - begin, total(moves), exposed, total(waits), total(held_up))
+            Overlap(step, end - begin, total(moves), exposed, tuple(waits), total(held_up))
         )
     return found
 

@@ -183,7 +183,7 @@ def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
 def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
     """Return exposed, hidden, waiting and caused waiting time per rank and step; of many ranks
     those that others waited for most."""
-    shown = [row for row in rows if any(astuple(row)[1:-1])]
+    shown = [row for row in rows if any(astuple(row)[1:-2])]
     if not shown:
         return []
     lines = ["rank   exposed    hidden   waited for others   others waited for it"]
@@ -193,7 +193,8 @@ def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
         lines.append(
             f"{row.rank:>4}{least + duration(row.exposed_ns):>10}"
             f"{atmost + duration(row.hidden_ns):>10}"
-            f"{duration(row.waiting_ns):>20}{duration(row.waited_for_ns):>23}"
+            f"{duration(row.waiting_ns):>20}"
+            f"{('≤ ' if row.is_most else least) + duration(row.waited_for_ns):>23}"
         )
     left = len(shown) - len(most)
     return [*lines, f"… and {plural(left, 'more rank')}, less waited for"] if left else lines
