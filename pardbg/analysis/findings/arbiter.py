@@ -276,8 +276,8 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(
         (*_ROOTS, ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always
     ),
-    # A job that failed before its first group.
-    Rule((ends.ExitCode,), (recording.NoRanks,), _always, "note"),
+    # A job that failed, or that somebody ended, before its first group.
+    Rule((ends.ExitCode, ends.Interrupted), (recording.NoRanks,), _always, "note"),
     # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
     Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
     Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),

@@ -383,6 +383,15 @@ def test_the_launcher_knows_of_an_interrupt_that_ranks_handle() -> None:
     assert (worse, by) == ([], "Ctrl-C (SIGINT)")
 
 
+def test_a_job_that_its_user_ended_before_its_first_group_is_not_called_wrong() -> None:
+    """`pardbg run` passed SIGTERM on at 20 ms, before a rank was seen: it may have come later."""
+    trace = Trace(0)
+    trace.define(wire.DefKind.END, proc=None, t_ns=ns(60), code=143, told=[[ns(20), 15]])
+    by, worse = ended_by(trace)
+    assert worse == [] and by
+    assert "no-ranks" in {f.kind for f in findings_at_end(trace)}
+
+
 def test_who_left_in_good_order_when_told_to_is_not_blamed() -> None:
     """SIGTERM to all: rank 2 handles it and leaves with 0, the others are ended by it."""
     trace = three(waiting=())
