@@ -209,6 +209,13 @@ def waits_text(ranks: Iterable[int]) -> str:
     return agreed("waits", ranks)
 
 
+def hosts_text(num_hosts: int, nodes: Iterable[int | None]) -> str:
+    """Return ``2 hosts``; where several launchers share a host, ``2 nodes on 1 host``: a machine
+    is not counted twice, nor is torchrun's count of nodes lost."""
+    known, hosts = len({*nodes} - {None}), plural(num_hosts, "host")
+    return f"{plural(known, 'node')} on {hosts}" if known > num_hosts else hosts
+
+
 def silent_nodes(nodes: Iterable[int], ranks: Iterable[int]) -> str:
     """Return the text of a terminal and a finding for nodes that are silent."""
     numbers, known = set(nodes), set(ranks)

@@ -236,3 +236,17 @@ def test_what_is_said_of_ranks_agrees_with_their_number(one: str, several: str) 
     assert words.agreed(one, [4]) == one and words.agreed(one, (4, 4)) == one
     assert words.agreed(one, [0, 4]) == several and words.agreed(one, range(3)) == several
     assert (words.waits_text([1]), words.waits_text({1, 2})) == ("waits", "wait")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nodes", "text"),
+    [
+        (1, [0, 0], "1 host"), (1, [None, None], "1 host"), (2, [0, 1, None], "2 hosts"),
+        (1, [0, 1], "2 nodes on 1 host"), (1, [0, None], "1 host"), (4, [0, 1], "4 hosts"),
+        (2, [0, 1, 2, 3], "4 nodes on 2 hosts"),
+    ],
+)  # fmt: skip
+def test_several_launchers_on_a_host_are_nodes_on_it(
+    hosts: int, nodes: list[int | None], text: str
+) -> None:
+    assert words.hosts_text(hosts, nodes) == text

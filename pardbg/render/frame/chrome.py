@@ -135,10 +135,7 @@ def banner(snapshot: Snapshot | None, cells: int) -> Line:
 
 def _size(snapshot: Snapshot) -> str:
     run = snapshot.run
-    nodes = len({rank.node for rank in snapshot.ranks})
-    where = words.plural(run.num_hosts, "host")
-    if nodes > run.num_hosts:  # several launchers on one machine
-        where = words.plural(nodes, "node")
+    where = words.hosts_text(run.num_hosts, (rank.node for rank in snapshot.ranks))
     if not snapshot.ranks:
         return words.plural(run.world_size, "rank") if run.world_size else ""
     parts = [words.plural(len(snapshot.ranks), "rank"), where]

@@ -35,7 +35,16 @@ from pardbg.render.reports.sections import (
     table,
     wait_lines,
 )
-from pardbg.words import binary_size, count, duration, percent, percent_rest, plural, rank_set
+from pardbg.words import (
+    binary_size,
+    count,
+    duration,
+    hosts_text,
+    percent,
+    percent_rest,
+    plural,
+    rank_set,
+)
 
 MAX_RANKS: Final = 32
 """Maximum rows per table; a note tells that there are more."""
@@ -62,9 +71,8 @@ def text(report: Report) -> str:
 def _run(report: Report) -> list[str]:
     run, ranks = report.run, report.ranks
     parts = [run.name or "run", plural(len(ranks), "rank")]
-    nodes = len({rank.now.node for rank in ranks})
-    if max(nodes, run.num_hosts) > 1:  # several launchers may share a host
-        parts.append(f"{nodes} nodes" if nodes > run.num_hosts else f"{run.num_hosts} hosts")
+    if len({(rank.now.host, rank.now.node) for rank in ranks}) > 1:
+        parts.append(hosts_text(run.num_hosts, (rank.now.node for rank in ranks)))
     if run.backend:
         parts.append(run.backend)
     if report.steps:
