@@ -118,7 +118,8 @@ def recorded_words(handle: RunHandle) -> str:
     if len(parts) > 1:
         name = f"{name} … {parts[-1].name} ({len(parts)} files, each opens alone)"
     result, last = handle.recorded(), parts[-1]
-    if not last.is_file() or not last.stat().st_size:
+    nothing = result is not None and bool(result.error) and not result.missing_ns
+    if nothing or not last.is_file() or not last.stat().st_size:
         why = result.error if result is not None else "the hub was lost"
         return f"NOT recorded: {why or f'{last} is gone'}"
     if result is None:

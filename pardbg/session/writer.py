@@ -5,6 +5,8 @@ A killed writer leaves a file that is valid up to its last whole chunk; ``resume
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections import Counter
@@ -43,9 +45,27 @@ CONTROL_FLUSH_NS: Final = 500_000_000
 REPLAY_BYTES: Final = 16 << 20
 """Unpacked size of the newest chunks that are read when a session is resumed: the history for late
 viewers (some 30 to 60 MiB as it was sent)."""
+IN_USE: Final = "another run is recorded to it"
 _MAX_NS: Final = 1 << 62
 _DEFINITION: Final = Key.DEFINITION.value
 _RECORDS: Final = Key.RECORDS.value
+
+
+def _opened(path: Path, new: bool) -> BinaryIO:
+    """Open the file for one writer: two runs that start at once both find that it is not there.
+    Raises OSError if another writes to it; a continued one may outlive the lock of a killed hub."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if new:
+            file.close()
+            raise OSError(errno.EBUSY, IN_USE) from None
+    except OSError:
+        pass  # a file system without locks
+    if new:
+        file.truncate()
+    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +148,7 @@ class SessionWriter:
         """Channels of the whole file; the rest describes the file before this writer."""
         self._counts = Counter[int]()
         """Number of this writer's messages, by channel."""
-        self._file: BinaryIO = open(path, "r+b" if left else "w+b")  # noqa: SIM115
+        self._file = _opened(path, new=left is None)
         if left is None:
             self._mcap = appending.make_writer(self._file)
             self._begin(facts.metadata())
@@ -314,6 +334,8 @@ def resume(
         left = appending.survey(file)
         if left.metadata.get("format") != str(layout.FORMAT):
             return SessionWriter(path, facts)
+        if left.metadata.get("run") != facts.run:
+            raise OSError(errno.EBUSY, IN_USE)
         decoder, newest_ns = _read_on(file, left, known, seen)
     writer = SessionWriter(path, facts, left)
     writer.began_with(decoder.num_messages, newest_ns)

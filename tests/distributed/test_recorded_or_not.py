@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -47,6 +48,15 @@ def test_a_file_that_another_run_writes_is_refused_always(tmp_path: Path) -> Non
         handle = handle_of(session)
         code, said = run(session, "--force")
         assert code == 2 and said.startswith(f"{handle.run} is being recorded to {session}")
+
+
+def test_of_two_runs_that_start_at_once_the_second_records_nothing(tmp_path: Path) -> None:
+    session = tmp_path / "s.mcap"
+    with session.open("wb") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        code, said = run(session)
+    assert code == 4 and said.startswith("NOT recorded: ") and "\n" not in said
+    assert session.read_bytes() == b""
 
 
 @pytest.mark.parametrize("path", ["/dev/full", "/proc/x.mcap", "/dev/null"])

@@ -62,6 +62,7 @@ class Recorded:
     messages: int = 0
     """Number of messages missing after the error."""
     missing_ns: int = 0
+    """Time that is missing after the error; 0: nothing of this run was written."""
 
 
 def this_process() -> Process:

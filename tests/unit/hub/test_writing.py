@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,18 @@ def test_a_killed_writers_file_goes_on_in_place(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["s.mcap"]
     with path.open("rb") as file:
         assert make_reader(file).get_summary() is not None
+
+
+def test_a_second_run_does_not_write_over_a_file_that_is_being_written(tmp_path: Path) -> None:
+    """Two that start at once both found that it is not there."""
+    path = tmp_path / "s.mcap"
+    first = written(path)
+    with pytest.raises(OSError) as refused:
+        SessionWriter(path, FACTS)
+    assert refused.value.errno == errno.EBUSY
+    with pytest.raises(OSError):  # its hub is killed, and another begun
+        resume(path, replace(FACTS, run="run-2"))
+    first.close(code=0)
+    assert list(whole_messages(path)) == MESSAGES
+    SessionWriter(path, FACTS).close(code=0)  # with --force, when it is no longer written
+    assert list(whole_messages(path)) == []
