@@ -87,9 +87,9 @@ def load_session(text: str, part: int | None = None) -> Store:
 @contextmanager
 def new_file(path: Path, force: bool) -> Iterator[Path]:
     """Yield a file beside ``path`` that replaces ``path`` at the end, or is removed on failure."""
-    _check_target(path, force)
-    if path.is_dir():
+    if path.is_dir():  # which --force does not replace
         raise UserError(f"{path} is a directory; give the name of a file")
+    _check_target(path, force)
     fresh = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         fresh.touch(exist_ok=False)  # do not follow another user's link
