@@ -388,8 +388,7 @@ def test_a_job_that_its_user_ended_before_its_first_group_is_not_called_wrong() 
     trace = Trace(0)
     trace.define(wire.DefKind.END, proc=None, t_ns=ns(60), code=143, told=[[ns(20), 15]])
     by, worse = ended_by(trace)
-    assert worse == [] and by
-    assert "no-ranks" in {f.kind for f in findings_at_end(trace)}
+    assert worse == [] and by and "no-ranks" in {f.kind for f in findings_at_end(trace)}
 
 
 def test_who_left_in_good_order_when_told_to_is_not_blamed() -> None:

@@ -139,6 +139,33 @@ def test_ranks_that_step_parts_by_hand_with_other_settings(
     assert [one.culprits for one in unequal_settings(view)] == found
 
 
+HALF: Average = (
+    ("reduce_scatter", BYTES // 2, BYTES // 6), ("all_gather", BYTES // 6, BYTES // 2),
+)  # fmt: skip
+"""Of half of the parameters, as an optimizer's step does that reduces the rest in another way."""
+
+
+@pytest.mark.parametrize(
+    ("sums", "rate", "average", "after", "found"),
+    [
+        ([SAME] * 3, 0.3, HALF, 0, [(1,)]),
+        ([SAME] * 3, 0.1, HALF, 0, []),
+        ([SAME, (5, 6, 9), SAME], 0.3, HALF, 0, []),  # they drift apart: said of replicas
+        ([(1, 2, 3), (4, 5, 6), (7, 8, 9)], 0.3, HALF, 0, []),  # parameters of their own
+        ([(5, 5, 5)] * 3, 0.3, HALF, 0, []),  # nothing is updated yet: no settings matter
+        ([SAME] * 3, 0.3, HALF, BYTES, []),  # one rank's hold
+        ([SAME] * 3, 0.3, HALF[:1], 0, []),  # nothing is gathered
+    ],
+)
+def test_ranks_that_gather_within_the_step_with_other_settings(
+    sums: Sequence[Sequence[int]], rate: float, average: Average, after: int,
+    found: list[tuple[int, ...]],
+) -> None:  # fmt: skip
+    """Each scatters sums of gradients, steps its part of each tensor, and gathers the others'."""
+    view = job(*sums, average=average, after=after, groups=2, rates=(0.1, rate, 0.1))
+    assert [one.culprits for one in unequal_settings(view)] == found
+
+
 def only(view: View) -> Candidate:
     (found,) = divergence(view)
     return found
