@@ -53,6 +53,7 @@ class MemoryRow:
     gradients_bytes: int | None
     optimizer_bytes: int | None
     activations_bytes: int | None
+    """Newest sampled; None if they differ between steps and the newest step was not sampled."""
     activations_peak_bytes: int | None
     unattributed_bytes: int | None
     total_bytes: int | None
@@ -93,6 +94,8 @@ _STATES_PER_PARAMETER: Final = {
 }  # fmt: skip
 _BLOCK: Final = 4096
 _LAST: Final = -1
+_NO_STEP: Final = 1 << 31
+"""Step numbers from which on a record has no step."""
 _FEW: Final = 32
 Newest = dict[tuple[int, int], tuple[int, int, int]]
 """(name id, stage) -> (newest bytes, its peak, largest value of either so far)"""
@@ -114,6 +117,8 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     total = latest[kind][0] if kind in latest else None
     parts = [latest.get(n) for n in _CATEGORIES]
     values = [part[0] if part is not None else None for part in parts]
+    least, unsampled = _activations_least(view, process, kind)
+    values[3] = None if unsampled else values[3]
     known = sum(value for value in values if value is not None)
     peak = _activations_peak(view, rank, process)
     totals, steps = history(view, process, kind), steps_of(view, process, kind)
@@ -123,7 +128,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         parameters_bytes=values[0],
         gradients_bytes=values[1],
         optimizer_bytes=values[2],
-        activations_bytes=peak if values[3] is None else values[3],
+        activations_bytes=peak if values[3] is None and not unsampled else values[3],
         activations_peak_bytes=peak,
         unattributed_bytes=max(0, total - known) if total is not None else None,
         total_bytes=total,
@@ -132,7 +137,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         history=totals,
         zero=zero,
         gathered_peak_bytes=gathered_peak(view, process),
-        activations_least_bytes=_activations_least(view, process),
+        activations_least_bytes=least,
         limit_bytes=latest["limit"][0] if "limit" in latest else None,
         reserved_bytes=latest["reserved"][0] if "reserved" in latest else None,
         peak_bytes=latest["allocated"][1] if kind == "allocated" else None,
@@ -165,11 +170,17 @@ def _activations_peak(view: View, rank: int, process: Process) -> int | None:
     return sum(found) if found else peak_bytes(view, rank)
 
 
-def _activations_least(view: View, process: Process) -> int | None:
-    """Return the least bytes of activations that one of the last sampled forwards kept."""
+def _activations_least(view: View, process: Process, total: str) -> tuple[int | None, bool]:
+    """Return the least bytes of activations that one of the last sampled forwards kept, and whether
+    they differ and the step of the newest ``total`` was not sampled."""
     table, rows = rows_named(view, process, "activations", _TAIL_ROWS)
     rows = rows[table.col("stage")[rows] < 0]
-    return int(table.col("a")[rows].min()) if len(rows) else None
+    if not len(rows):
+        return None, False
+    values, steps = table.col("a")[rows], table.col("step")
+    _, totals = rows_named(view, process, total, _FEW)
+    later = bool(len(totals)) and steps[rows[-1]] < steps[totals[-1]] < _NO_STEP
+    return int(values.min()), bool(later and np.ptp(values))
 
 
 @per_view

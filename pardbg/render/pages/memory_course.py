@@ -151,7 +151,9 @@ def _parted(
 
 
 def _sum_of(own: MemoryRow) -> str:
-    return words.binary_size(sum(points[-1][1] for _, points in own.course if points))
+    newest = own.history[-1][0] if own.history else 0
+    known = (dict(points).get(newest, 0) for _, points in own.course)
+    return words.binary_size(sum(known))
 
 
 def categories(

@@ -206,3 +206,19 @@ def test_a_hold_of_a_minute_is_no_part_of_the_picture(name: str) -> None:
     )
     assert before == after
     assert any("step 0" in line for line in before)
+
+
+def test_activations_of_another_step_are_not_those_of_the_newest() -> None:
+    """The newest step was not sampled, and those that were differ: its part of the bar is not
+    drawn, its figure is unknown, and what is measured is P+G+O alone."""
+    shown = snapshot(load_session(str(SESSIONS / "recompute.mcap")), None)
+    row = shown.memory[0]
+    known = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes)
+    assert row.activations_bytes is None and row.activations_least_bytes == 659_968
+    assert row.total_bytes is not None and row.unattributed_bytes is not None
+    assert row.total_bytes - row.unattributed_bytes == sum(map(int, filter(None, known)))
+    drawn = memory(shown, 120, 35, 0)
+    bar = plain(drawn.body[0])
+    assert " A " not in bar and " – " in bar, bar
+    same = snapshot(load_session(str(SESSIONS / "ddp.mcap")), None).memory[0]
+    assert same.activations_bytes == same.activations_peak_bytes, "all its steps keep as much"
