@@ -11,6 +11,7 @@ from pardbg.session.reader import open_session
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
 from tests.ui.fakes import FakePort, FakeSource, shows, text_of, until
+from tests.ui.recorded import app_of
 from tests.unit.analysis.same.captured import changed, run
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,6 +46,15 @@ async def test_one_recording_shows_whether_its_replicas_are_equal(tmp_path: Path
             await shows(app, "✓")
     finally:
         source.close()
+
+
+async def test_no_key_is_offered_for_rows_that_are_not_there() -> None:
+    with app_of("1f1b") as app:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("0")
+            await shows(app, "--tensors")
+            hints = text_of(app).splitlines()[-1]
+            assert "space" in hints and "enter" not in hints and "/" not in hints, hints
 
 
 class Live(FakeSource):

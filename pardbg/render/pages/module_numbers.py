@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.kinds.difference_words import trial_text
 from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.analysis.same.module_rows import WHATS, ModuleRow, Numbers
@@ -24,9 +25,11 @@ from pardbg.render.draw.cells import (
     left,
     line,
     line_width,
+    right,
     selected,
     wrap,
 )
+from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.panels import empty, no_match
 from pardbg.render.frame.same_words import (
     checks,
@@ -40,7 +43,7 @@ from pardbg.render.frame.same_words import (
 )
 from pardbg.render.pages.debug import source as draw_source
 from pardbg.session.source_files import SourceLines
-from pardbg.words import number, rank_set
+from pardbg.words import number, plural, rank_set
 
 TWO_COLUMNS: Final = 110
 _BARS: Final = 6, 9
@@ -54,25 +57,29 @@ _MOST_SAID: Final = 4
 _MOST_TRIED: Final = 6
 _MOST_BLOCKS: Final = 16
 """Maximum cells of a rank's blocks."""
+_MOST_LOGGED: Final = 4
+"""Maximum number of ranks whose logged numbers are shown."""
+_TO_COMPARE: Final = (
+    ("pardbg run --tensors 0-1 -o REF.mcap -- python train.py", "one rank, as the reference"),
+    ("pardbg run --tensors 0-1 -o PAR.mcap -- torchrun … train.py", "this job, in parallel"),
+    ("pardbg replay PAR.mcap REF.mcap", "each module's distance, on this page"),
+    ("pardbg same REF.mcap PAR.mcap", "the same as text: the first tensor that differs"),
+)
 _SQUARES: Final = {"faint": "·", "good": "▁", "warn": "▄", "bad": "█"}
 """Level -> square, from unknown to the worst level."""
 
 
 def numbers(
     known: Numbers | None, cells: int, rows: int, at: int = 0, contains: str = "",
-    source: SourceLines | None = None,
+    source: SourceLines | None = None, snapshot: Snapshot | None = None,
 ) -> Picture:  # fmt: skip
     """Draw the page at ``cells`` x ``rows``. ``at``: index of the selected module among ``listed``;
-    ``source``: lines of its forward."""
+    ``source``: lines of its forward; ``snapshot``: has the numbers known without tensors."""
     if known is None:
         return empty(cells, rows, "comparing …")
     found = known.found
     if found.reason == "nothing-captured":
-        return empty(
-            cells, rows, "No tensors were captured.",
-            "pardbg run --tensors 0-1 keeps sketches of them; pardbg same compares two such "
-            "recordings, and pardbg replay PAR.mcap REF.mcap shows the comparison here.",
-        )  # fmt: skip
+        return Picture(body=tuple(_uncaptured(snapshot, cells, rows)))
     modules = listed(known, contains)
     if known.modules and not modules:
         return no_match(cells, rows)
@@ -116,6 +123,46 @@ def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
         if row.name in (kept.name, kept.name.rpartition(".")[0]):
             body += [(), *(line("  ", clip(text, cells - 2)) for text in element_lines(kept))]
     return Picture(body=tuple(body))
+
+
+def _uncaptured(snapshot: Snapshot | None, cells: int, rows: int) -> Iterator[Line]:
+    """Yield what is known without tensors, the loss and what the program logged, and the way to
+    compare tensors."""
+    yield line(
+        Segment(" ○ ", "accent"),
+        Segment("No tensors were captured: nothing is compared here.", "strong"),
+    )
+    losses = snapshot.loss_history if snapshot is not None else ()
+    logged = [rank for rank in snapshot.ranks if rank.metrics] if snapshot is not None else []
+    ways = _ways(cells)
+    room = rows - 6 - len(ways) - (2 + min(len(logged), _MOST_LOGGED) if logged else 0)
+    if losses and snapshot is not None:
+        step, newest = losses[-1]
+        known = f"{number(newest)} in step {step}; {plural(len(losses), 'value')}"
+        yield line("   ", Segment(f"Known without them is the loss: {known}.", "dim"))
+        chart = by_step(losses, cells - 2, min(room, rows // 2), "loss",
+                        lambda loss: right(number(loss), 8))  # fmt: skip
+        if chart:
+            yield from ((), line(" ", rule("loss", cells - 2, snapshot.loss_source or "backward")))
+            yield from (line(" ", row) for row in chart)
+    if logged:
+        yield from ((), line(" ", rule("logged by the program", cells - 2, "newest")))
+        for rank in logged[:_MOST_LOGGED]:
+            said = "   ".join(f"{clean(name)} {number(value)}" for name, value in rank.metrics)
+            yield fit(line("  ", Segment(left(f"r{rank.rank}", 6), "strong"), said), cells)
+    yield from ((), line(" ", rule("to compare tensors", cells - 2)))
+    yield from ways
+
+
+def _ways(cells: int) -> list[Line]:
+    """Return the commands that compare tensors, each beside or over its meaning."""
+    beside, size = cells >= TWO_COLUMNS, max(len(command) for command, _ in _TO_COMPARE) + 3
+    lines: list[Line] = []
+    for command, why in _TO_COMPARE:
+        said = Segment(why, "dim")
+        both = line("   ", Segment(left(command, size)), said)
+        lines += [both] if beside else [line("   ", Segment(command)), line("     ", said)]
+    return lines
 
 
 def _tensors(

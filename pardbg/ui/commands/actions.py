@@ -144,7 +144,7 @@ def footer(screen: str, live: bool, lists: bool = True) -> list[tuple[Action, st
     first, *rest = hints(live)
     first_own = own(screen, live)[: _FEW.get(screen, _FOOTER) * lists]
     taken = {first.id, *(action.id for action, _ in first_own)}
-    taken |= set() if screen in FILTERED else {"filter"}
+    taken |= set() if lists and screen in FILTERED else {"filter"}
     return [(first, ""), *first_own, *((action, "") for action in rest if action.id not in taken)]
 
 

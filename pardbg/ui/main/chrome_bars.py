@@ -52,7 +52,7 @@ class ChromeBars:
         if self.jumping:
             self.hints.show((chrome.jump_hints(cells),))
         elif screen:
-            lists = screen != "findings" or (snapshot is not None and bool(snapshot.findings))
+            lists = frame is not None and _lists(screen, frame)
             offered, controls = footer(screen, self._live, lists), self._controller.present
             ended = mode.ended or (snapshot is not None and snapshot.run.exit_code is not None)
             items = [self._hint(action, label, frame) for action, label in offered
@@ -110,3 +110,10 @@ class ChromeBars:
             frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
             frame.searched,
         )  # fmt: skip
+
+
+def _lists(screen: str, frame: Frame) -> bool:
+    """Return whether the screen has rows for its own keys to act on."""
+    if screen == "numbers":
+        return frame.sameness is not None and bool(frame.sameness.modules)
+    return screen != "findings" or bool(frame.snapshot.findings)

@@ -19,7 +19,8 @@ class NumbersPage(RowsPage):
     name_ = "numbers"
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        return numbers(frame.sameness, cells, rows, self.at(frame), self.contains, frame.source)
+        at, source = self.at(frame), frame.source
+        return numbers(frame.sameness, cells, rows, at, self.contains, source, frame.snapshot)
 
     def rows(self, frame: Frame) -> Sequence[ModuleRow]:
         return listed(frame.sameness, self.contains)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.same.comparison import NotJudged, Row, Sameness, alone, compare
 from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.analysis.same.module_flow import Place
 from pardbg.analysis.same.module_rows import numbers_of
 from pardbg.analysis.same.siblings import Beside
+from pardbg.cli.common import load_session
 from pardbg.render.draw.cells import Picture, line_width, plain
 from pardbg.render.pages.module_numbers import TWO_COLUMNS, listed, module_detail, numbers
 from pardbg.session.source_files import Place as Where
@@ -18,6 +22,7 @@ from pardbg.session.source_files import SourceLines
 from tests.unit.analysis.same.captured import changed, run
 
 pytestmark = pytest.mark.timeout(60)
+SESSIONS = Path(__file__).parents[3] / "sessions"
 SIZES = (60, 80, 109, TWO_COLUMNS, 120, 200)
 
 
@@ -84,6 +89,19 @@ def test_gradients_alone_are_listed_from_the_first_module_on() -> None:
 def test_a_run_alone_and_one_without_tensors_say_what_to_do() -> None:
     for found in (alone(run(2).store()), Sameness("nothing-captured", name="A"), None):
         assert any(text(numbers(None if found is None else numbers_of(found), 80, 24)))
+
+
+@pytest.mark.parametrize(("cells", "rows"), [(80, 20), (120, 35), (200, 55)])
+def test_without_tensors_the_loss_and_what_was_logged_are_shown(cells: int, rows: int) -> None:
+    shown = snapshot(load_session(SESSIONS / "1f1b.mcap"), None)
+    ranks = tuple(replace(rank, metrics=(("norm", 1.25),)) for rank in shown.ranks)
+    known = numbers_of(Sameness("nothing-captured", name="A"))
+    for made, logged in ((shown, 0), (replace(shown, ranks=ranks), 4)):
+        drawn = text(numbers(known, cells, rows, snapshot=made))
+        assert len(drawn) <= rows and max(map(len, drawn)) <= cells
+        assert any("4.351" in row for row in drawn), "the loss of the newest step"
+        assert sum("norm 1.25" in row for row in drawn) == logged
+        assert any("--tensors" in row for row in drawn)
 
 
 def test_a_sum_that_agrees_as_one_has_no_bar() -> None:
