@@ -44,6 +44,8 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("gate", ("held",)),
 )
 """Lane name -> tables drawn in it."""
+OPEN: Final = " …"
+"""End of the label of an op that is not complete."""
 _AGAIN: Final = "recomp."
 """Lane of forwards that run again inside a backward; in the lane of phases they would cover it."""
 _RECOMPUTE: Final = int(wire.Flag.RECOMPUTE)
@@ -87,7 +89,7 @@ def _with_open(
         return done
     begun = {span.t0_ns for span in done}
     still = (
-        LaneSpan(op.since_ns, view.t_ns, f"{op.text} …", f"comm.{op.op.op}")
+        LaneSpan(op.since_ns, view.t_ns, f"{op.text}{OPEN}", f"comm.{op.op.op}")
         for op in ops if op.since_ns not in begun
     )  # fmt: skip
     return tuple(sorted((*done, *still), key=lambda span: span.t0_ns))

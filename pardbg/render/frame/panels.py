@@ -67,6 +67,41 @@ def is_starting(snapshot: Snapshot) -> bool:
     return goes_on and snapshot.run.exit_code is None and bool(coming(snapshot))
 
 
+def seen(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Return (name, figures) of what the detectors had."""
+    here, size = len(snapshot.ranks), snapshot.run.world_size
+    hosts = words.plural(snapshot.run.num_hosts, "host")
+    rows = [("ranks", f"{here}{f' of {size}' * (size > here)} on {hosts}")]
+    times = sorted(row.duration_ns for row in snapshot.steps)
+    if times and not snapshot.run.rehearsed:
+        newest = "newest " * (snapshot.steps[0].step > 0)
+        middle = words.duration(times[len(times) // 2])
+        rows.append(("steps", f"{newest}{len(times)} whole, {middle} in the median"))
+    if losses := snapshot.loss_history:
+        first, last = (words.number(value) for _, value in (losses[0], losses[-1]))
+        rows.append(("loss", f"{first} → {last} in {words.plural(len(losses), 'value')}"))
+    memory = [rank.memory_bytes for rank in snapshot.ranks if rank.memory_bytes]
+    if memory:
+        least, most = (words.binary_size(of(memory)) for of in (min, max))
+        rows.append(("memory", f"{least} – {most} a rank"))
+    return rows
+
+
+def unjudged(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Return (name, reason) of what no finding is about in this run."""
+    rows = []
+    if snapshot.run.rehearsed:
+        rows.append(("speed", "times of a rehearsal count events"))
+    elif snapshot.run.times == "host":
+        rows.append(("speed", "times are the host's"))
+    elif not is_speed_judged(snapshot):
+        rows.append(("speed", "steps are too few"))
+    if not snapshot.loss_history:
+        rows.append(("loss", "none is known: pardbg_agent.log(loss=…) tells it"))
+    rows.append(("results", "0 Numbers compares a run with its reference"))
+    return rows
+
+
 def starting(
     snapshot: Snapshot, cells: int, rows: int, lacks: str, printed: Sequence[OutputLine] = ()
 ) -> Picture:

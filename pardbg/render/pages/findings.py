@@ -13,7 +13,7 @@ from pardbg.analysis.answers.timeline import Lanes
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.stall_kinds import MissingRank
-from pardbg.render.draw.bars import rule
+from pardbg.render.draw.bars import facts, rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -32,7 +32,14 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.panels import coming, empty, is_speed_judged, is_starting
+from pardbg.render.frame.panels import (
+    coming,
+    empty,
+    is_speed_judged,
+    is_starting,
+    seen,
+    unjudged,
+)
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
 from pardbg.render.pages.finding_lanes import lanes_around
@@ -125,15 +132,8 @@ def findings(
     if not found and around.looking:
         return empty(cells, rows, "Looking for what is wrong up to this moment …")
     if not found:
-        why = _looked_for(snapshot)
-        if snapshot.live and (yet := coming(snapshot)):
-            return empty(cells, rows, "Nothing found so far.", f"{yet}: little can be judged.")
-        if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
-            why = "Findings appear when they could be known; the end key goes to all of them."
-            blank = empty(cells, min(rows, 7), "Nothing found up to this moment.", why)
-            later = [line("  ", row) for row in ahead(snapshot, around.known, cells - 4)]
-            return Picture(body=(*blank.head, *blank.body, *later))
-        return empty(cells, rows, "Nothing found.", why)
+        later = [] if snapshot.live else ahead(snapshot, around.known, cells - 4)
+        return Picture(body=tuple(_nothing(snapshot, cells, later)))
     at = min(max(at, 0), len(found) - 1)
     alone = len(found) == 1 and cells >= WIDE
     head = (
@@ -152,6 +152,29 @@ def findings(
     body += [line("  ", row) for row in below[draw is _beside :]]
     hint = _hint(found[at], cells)
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
+
+
+def _nothing(snapshot: Snapshot, cells: int, later: Sequence[Line]) -> list[Line]:
+    """Draw that nothing was found, in what, the findings to come, and what no detector judges."""
+    code, why = snapshot.run.exit_code, [_looked_for(snapshot)]
+    title, sign = "Nothing found.", ("✓", "good")
+    if snapshot.live and (yet := coming(snapshot)):
+        title, why, sign = (
+            "Nothing found so far.",
+            [f"{yet}: little can be judged."],
+            ("○", "accent"),
+        )
+    elif snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
+        title = "Nothing found up to this moment."
+        why = ["Findings appear when they could be known; the end key goes to all of them."]
+    elif code:
+        title, sign = f"The job ended with exit code {code}; no cause was seen.", ("✗", "bad")
+    lines = [line(Segment(f" {sign[0]} ", sign[1]), Segment(title, "strong")),
+             *(line("   ", Segment(part, "dim")) for text in why for part in wrap(text, cells - 4)),
+             *(line("  ", row) for row in later)]  # fmt: skip
+    for heading, rows in (("seen", seen(snapshot)), ("not judged", unjudged(snapshot))):
+        lines += [(), line(" ", rule(heading, cells - 2)), *facts(rows, 10)]
+    return [fit(row, cells) for row in lines]
 
 
 def _counts(found: Sequence[Finding]) -> str:

@@ -17,6 +17,10 @@ from pardbg.render.draw.cells import Line, Picture, Row, Segment, clean, clip, f
 from pardbg.render.frame.panels import empty
 from pardbg.render.frame.stacks import fold
 
+MOST: Final = 2000
+"""Maximum number of lines on the page."""
+_QUIET_NS: Final = 5_000_000_000
+"""Age of the newest line from which on the page tells it."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 
 
@@ -49,8 +53,15 @@ def output(
         shown = f"  “{clean(contains)}” {number} of {len(found)} · n N next, before · esc clears it"
     errors = sum(entry.stream == "stderr" for entry in lines)
     note = f", {errors} on stderr" if errors else ""
-    head = (line(Segment(f"  {words.plural(len(lines), 'line')}{note}", "dim"),
-                 Segment(shown if contains else "  / filters", "faint")),)  # fmt: skip
+    whose = [entry.rank for entry in lines if entry.rank is not None]
+    ranks = f" of {clip(words.ranks_text(whose), 20)}" if whose else ""
+    ranks += " and the job" * (0 < len(whose) < len(lines))
+    age = snapshot.t_ns - lines[-1].t_ns
+    quiet = f"; none for {words.duration(age)}" if snapshot.live and age > _QUIET_NS else ""
+    count = f"{'newest ' * (len(lines) >= MOST)}{words.plural(len(lines), 'line')}"
+    said = f"{count}{ranks}{note}{quiet}."
+    end = Segment(shown if contains else "  / filters", "faint")
+    head = (fit(line(Segment(" ● ", "good"), Segment(said, "strong"), end), cells),)
     body: list[Line] = []
     focus = None
     for index, entry in enumerate(lines):

@@ -9,7 +9,7 @@ from statistics import median
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
+from pardbg.analysis.answers.timeline import OPEN, Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import inspected, keys
@@ -23,6 +23,7 @@ from pardbg.render.draw.cells import (
     fit,
     left,
     line,
+    line_width,
     overlay,
     plain,
 )
@@ -147,21 +148,41 @@ def timeline(
 def _head(
     snapshot: Snapshot, window: Window, axis: Axis, lanes: Lanes, held: bool
 ) -> tuple[Line, ...]:
-    across, cell = words.duration(axis.span_ns), words.duration(axis.ns_per_cell)
-    title = f"  {across} across · {cell} a column"
+    notes = []
     if 1 < len(lanes) < len(snapshot.ranks) > MANY:
-        title += f" · ranks {words.rank_set(lanes)} of {len(snapshot.ranks)}"
+        notes.append(f"ranks {words.rank_set(lanes)} of {len(snapshot.ranks)}")
     behind = snapshot.t_ns - window.t1_ns
     if behind > 0 and held and snapshot.live:
-        title += f" · stays {words.duration(behind)} back while a box is chosen (esc follows)"
+        notes.append(f"stays {words.duration(behind)} back for the box (esc follows)")
     elif behind > 0 and snapshot.control.held:
-        title += f" · up to the cut; held for {words.duration(behind)} since"
+        notes.append(f"up to the cut; held for {words.duration(behind)} since")
     elif behind > 0 and snapshot.hang is not None and snapshot.hang.until_ns is None:
-        title += f" · {words.duration(behind)} more of the wait follow"
+        notes.append(f"{words.duration(behind)} more of the wait follow")
     elif behind > 0:
-        title += f" · nothing was recorded in the last {words.duration(behind)}"
+        notes.append(f"no record for {words.duration(behind)}")
+    notes.append(f"{words.duration(axis.ns_per_cell)} a column")
+    cells, said = GUTTER + axis.cells, _verdict(window, lanes)
+    note = clip("  " + " · ".join(notes), max(0, cells - line_width(said)))
     times = line(left("", GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line())
-    return line(Segment(title, "dim")), times
+    return line(*said, Segment(note, "dim")), times
+
+
+def _verdict(window: Window, lanes: Lanes) -> Line:
+    """Return the window's length and the op that is open longest, else the longest wait; boxes of
+    several waits have no length of their own."""
+    across = words.duration(window.t1_ns - window.t0_ns)
+    spans = [(name, rank, span) for rank, row in lanes.items() for name in ("comm", "wait")
+             for span in row.get(name, ()) if span.t1_ns > window.t0_ns]  # fmt: skip
+    still = [(rank, span) for name, rank, span in spans if span.label.endswith(OPEN)]
+    waits = [(rank, span) for name, rank, span in spans
+             if name == "wait" and not span.label.startswith("×")]  # fmt: skip
+    if not (still or waits):
+        return line(Segment(" ● ", "good"), Segment(f"{across} across.", "strong"))
+    rank, span = max(still or waits, key=lambda one: one[1].t1_ns - one[1].t0_ns)
+    took = words.duration(span.t1_ns - span.t0_ns)
+    sign = Segment(" ◷ ", "warn") if still else Segment(" ● ", "good")
+    text = f"{across} across; r{rank} {'is in an op for' if still else 'waits longest,'} {took}."
+    return line(sign, Segment(text, "strong"))
 
 
 def _gutter(rank: int, name: str, first: bool, chosen: bool) -> Line:

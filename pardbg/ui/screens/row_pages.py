@@ -31,7 +31,7 @@ from pardbg.render.pages.findings import (
 from pardbg.render.pages.memory import has_figures, memory
 from pardbg.render.pages.mesh.page import layout_of, mesh, square_at
 from pardbg.render.pages.mesh.square_layout import SquareLayout
-from pardbg.render.pages.output import matches, output
+from pardbg.render.pages.output import MOST, matches, output
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.overview.rank_table import WIDE as DRAWS_PIPELINE
 from pardbg.render.pages.timeline import Window
@@ -39,9 +39,6 @@ from pardbg.render.pages.traffic import TrafficPageState, busiest, traffic
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, OutputWant, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
-
-_LIMIT = 2000
-"""Maximum number of lines of output."""
 
 
 class OverviewPage(Page):
@@ -347,7 +344,7 @@ class OutputPage(Page):
 
     def want(self) -> Want:
         contains = self.contains if self._at is None else ""
-        return Want(output=OutputWant(_LIMIT, contains or None))
+        return Want(output=OutputWant(MOST, contains or None))
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         if frame.output is None:  # the frame was made for another page
