@@ -204,3 +204,22 @@ def test_what_was_ended_on_purpose_is_no_failure() -> None:
     told = [replace(made, findings=found) for found in ((note,), ())]
     signs = ["✗" in row_of(Entry("recording", "job", "job", 0, digest=one)) for one in told]
     assert signs == [False, True]
+
+
+def test_killed_runs_leave_room_for_the_recordings() -> None:
+    """Of nine killed runs three are listed, until one is chosen; where all fits, all are."""
+    runs = [Entry("dead", f"dead{at}", f"d{at}", 1) for at in range(9)]
+    files = [Entry("recording", f"file{at}", f"f{at}", 1) for at in range(6)]
+    entries = [Entry("live", "live", "l", 1), *runs, *files]
+
+    def shown(at: int, rows: int) -> list[str]:
+        picture = start_page(entries, at, 80, rows, 10**9)
+        assert len(picture.rows) == len(picture.body) and picture.rows[picture.focus or 0] == at
+        return [plain(row) for row in picture.body]
+
+    assert sum("dead" in row for row in shown(0, 21)) == 3
+    assert sum("file" in row for row in shown(0, 21)[:18]) == 6, "on the first screen"
+    assert sum("dead" in row for row in shown(1, 21)) >= 9, "one of them is chosen"
+    assert sum("dead" in row for row in shown(0, 40)) == 9
+    assert sum("dead" in row for row in shown(0, 21)) == 3
+    assert sum("dead" in plain(row) for row in start_page(entries[:10], 0, 80, 12, 1).body) == 9

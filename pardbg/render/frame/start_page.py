@@ -36,6 +36,8 @@ _PREVIEW_CELLS: Final = 34
 _ROOMY: Final = 110
 """Cells of a list from which on it has room for a long course of step times."""
 _TITLES: Final[dict[Kind, str]] = {"live": "Live", "dead": "Killed", "recording": "Recordings"}
+_MOST_KILLED: Final = 3
+"""Killed runs that are listed if not everything fits and none of them is chosen."""
 _DOTS: Final = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Braille dots of a cell's left and right column, lowest first."""
 STARTS: Final = (
@@ -87,7 +89,14 @@ def start_page(
     columns: Sequence[Column[Entry]] = ()
     body: list[Line] = []
     places: list[int] = []
+    folded = _folded(entries, at, rows) if entries else range(0)
     for index, entry in enumerate(entries):
+        if index in folded:
+            if index == folded[0]:
+                more = f"… {len(folded)} more killed"
+                body.append(line("    ", Segment(more, "dim")))
+                places.append(index)
+            continue
         if not index or entry.kind != entries[index - 1].kind:
             columns = choose(_columns(size, now_ns, entry.kind), size - 3)
             body += [(), _heading(entry.kind, columns, size)] if body else [
@@ -109,6 +118,16 @@ def start_page(
     places += [-1] * (len(body) - len(places))
     focus = places.index(at) if at in places else None
     return Picture(body=tuple(body), focus=focus, rows=tuple(places), cells=size)
+
+
+def _folded(entries: Sequence[Entry], at: int, rows: int) -> range:
+    """Return the killed runs to fold into one line, where they would push recordings off the
+    screen: all but the first few, as long as none is chosen."""
+    dead = [index for index, entry in enumerate(entries) if entry.kind == "dead"]
+    fits = len(entries) + 8 <= rows or entries[-1].kind == "dead"
+    if fits or at in dead or len(dead) <= _MOST_KILLED + 1:
+        return range(0)
+    return range(dead[_MOST_KILLED], dead[-1] + 1)
 
 
 def preview_cells(cells: int) -> int:
