@@ -79,6 +79,14 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
+SLOWED: dict[str, tuple[str, bool]] = {
+    "sleeps": ("slow-steps", True), "socket": ("slow-steps", True), "lock": ("slow-steps", True),
+    "child": ("slow-steps", True), "evaluates": ("slow-steps", True),
+    "computes": ("slow-steps", False), "saves": ("slow-steps", False),
+    "gathers": ("slow-steps", False), "thread": ("straggler", False),
+}  # fmt: skip
+"""What one rank of slow_programs does, what must be said, and whether with the place. What all do
+(``fine-WHAT``) is no more than a note."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
@@ -178,6 +186,22 @@ def numbers(what: str, draw: random.Random) -> Case:
                       besides=besides))  # fmt: skip
 
 
+def slowed(what: str, draw: random.Random) -> Case:
+    """A job of slow_programs."""
+    kind, placed = SLOWED[what]
+    rank, step = draw.randrange(3), draw.choice((10, 15, 20))
+    argv = torchrun(3, "tests.diagnosis.slow_programs", what, str(rank), str(step))
+    culprits = () if what == "gathers" else (rank,)  # whose object is large, no op tells
+    return quick(Case(f"slow:{what} r{rank} s{step}", argv, (kind,), (culprits,), SLOW,
+                      place="slow_programs.py" if placed else ""))  # fmt: skip
+
+
+def fine_slowed(what: str, draw: random.Random) -> Case:
+    """A job of slow_programs whose ranks all do the same."""
+    argv = torchrun(3, "tests.diagnosis.slow_programs", f"fine-{what}", "0", "10")
+    return quick(Case(f"healthy:fine-{what}", argv, (), timeout_s=20))
+
+
 def nan(what: str, draw: random.Random) -> Case:
     """A pipeline of nan_programs."""
     nproc = draw.choice((2, 3, 4))
@@ -221,9 +245,10 @@ def cases(seed: int, number: int) -> list[Case]:
     makers: list[tuple[Callable[[str, random.Random], Case], str]] = [
         *((setup, what) for what in SETUP), *((culprit, what) for what in CULPRIT),
         *((training, what) for what in TRAINING), *((nan, what) for what in NANS),
-        *((numbers, what) for what in NUMBERS),
+        *((numbers, what) for what in NUMBERS), *((slowed, what) for what in SLOWED),
         *((planted, what) for what in RECIPES), (healthy, "healthy"), (healthy, "slow-import"),
         *((fine, what) for what in FINE),
+        *((fine_slowed, what) for what in SLOWED if what != "gathers"),
     ]  # fmt: skip
     made = [make(what, draw) for make, what in (makers[i % len(makers)] for i in range(number))]
     draw.shuffle(made)

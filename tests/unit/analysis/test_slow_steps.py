@@ -106,6 +106,20 @@ def test_the_call_that_the_slow_rank_is_seen_in(of_device: bool) -> None:
     assert seen == ((None, None) if of_device else ("sleep", "train.py:3 in log"))
 
 
+def test_a_call_that_takes_more_than_all_the_usual_steps() -> None:
+    """Rank 1 sleeps 900 ms in each 4th step, 225 of 325 ms a step: two thirds of the looks see it,
+    which of a usual step, 100 ms, is little."""
+    trace = train(lambda step: 1 if step % 4 == 3 else None, more=900)
+    proc = trace.ranks[1]
+    for step in range(3, 48, 4):
+        t = step // 4 * 1300 + 300
+        proc.record(Kind.PROBE, t, t, proc.name("blocked\nsleep\n\ntrain.py:3 in log"), a=4)
+    finding = slow(trace)
+    call = facts(finding, "call")
+    assert (finding.culprits, call and call.call) == ((1,), "sleep")
+    assert finding.where == "train.py:3 in log"
+
+
 def test_a_different_rank_each_time() -> None:
     finding = slow(train(lambda step: step // 4 % 3 if step % 4 == 3 else None))
     assert finding.culprits == (0, 1, 2) and not facts(finding, "same_ranks")

@@ -204,7 +204,8 @@ def _candidate(
     call, where, blocked_ns = (
         blocked(view, looked_at, culprits) if len(culprits) == 1 else (None, None, 0)
     )
-    if blocked_ns < CAUSE_SHARE * by_ns * len(slow) / len(spans):
+    share, whole_ns = blocked_ns / looked_at.step_ns, sum(t1 - t0 for t0, t1 in spans.values())
+    if share * whole_ns < CAUSE_SHARE * by_ns * len(slow):
         call = where = None  # a call of all steps, seen a little more often by chance
     computes = sum(cause.computes for cause in causes) > len(causes) / 2
     if call is not None and computes and device(view.ranks[culprits[0]]):
