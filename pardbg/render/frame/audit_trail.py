@@ -45,8 +45,10 @@ def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
     line of their own, except this viewer's (``you``) evaluations, which the console shows as
     typed."""
     lines: list[TrailLine] = []
-    verb = False
-    """Whether the newest line is of a verb that moves ranks."""
+    asked = ""
+    verbs: list[int] = []
+    """Newest lines that are of one verb, ``asked``, and that no cut has answered, but for the last;
+    empty: the newest line is of no verb."""
     for event in events:
         fact = event.fact
         if fact is None or (isinstance(fact, Inspected) and you and event.by == you):
@@ -54,18 +56,25 @@ def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
         if isinstance(fact, (DeviceNews, LogSays)):
             continue  # findings say what is wrong
         late = isinstance(fact, Hit) and bool(lines) and event.t_ns - lines[-1].t_ns > _SOON_NS
-        if verb and isinstance(fact, _OUTCOMES) and not late:
-            last = lines[-1]
+        if verbs and isinstance(fact, _OUTCOMES) and not late:
+            last = lines[verbs[0]]
             came = "; ".join(part for part in _came(event).split("; ") if part not in last.text)
             text = f"{last.text} → {came}" if came else last.text
-            lines[-1] = TrailLine(last.t_ns, text)
+            lines[verbs[0]] = TrailLine(last.t_ns, text)
+            if isinstance(fact, Cut) and len(verbs) > 1:  # commands are answered in order
+                verbs.pop(0)
             continue
         text = _line(event, you)
         if lines and text == lines[-1].text and not isinstance(fact, Asked):  # it is said again
             lines[-1] = TrailLine(lines[-1].t_ns, text)
             continue
         lines.append(TrailLine(event.t_ns, text))
-        verb = isinstance(fact, Asked)
+        if isinstance(fact, Asked):
+            again = bool(verbs) and lines[verbs[-1]].text == text == asked  # the last has no answer
+            waits = verbs if again else []
+            verbs, asked = [*waits, len(lines) - 1], text
+        else:
+            verbs = []
     return lines
 
 

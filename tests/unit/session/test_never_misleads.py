@@ -17,7 +17,7 @@ from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import ControlEvent, Status
-from pardbg.events.control_facts import Asked, Cut, Hit, Raised, Stall, UnderWay
+from pardbg.events.control_facts import Asked, Cut, Hit, Outcome, Raised, Stall, UnderWay
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.activity import activity_text
@@ -185,6 +185,16 @@ def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
     shown = [plain(row) for row in console(now, answers, "", 80)]
     assert sum(where in row for row in shown) == 1, "the trail has it"
     assert any("something else" in row for row in shown)
+
+
+def test_the_audit_trail_answers_verbs_in_the_order_of_asking() -> None:
+    """Two ticks were asked for before the first one's cut came: each line has its own answer."""
+    cuts = [Cut(Outcome(Verb.TICK, tick=tick, ran={0: ("0F1",)})) for tick in (71, 72, 73)]
+    facts = [Asked(Verb.TICK), Asked(Verb.TICK), UnderWay((0,)), *cuts]
+    log = [ControlEvent(fact, Status(Mode.HELD), "ctl", at, at) for at, fact in enumerate(facts)]
+    first, second = (line.text for line in trail(log))
+    assert "71" in first and "72" not in first
+    assert "72" in second and "73" in second and "71" not in second
 
 
 def test_the_audit_trail_says_nothing_twice() -> None:
