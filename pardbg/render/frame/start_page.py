@@ -93,8 +93,8 @@ def start_page(
     for index, entry in enumerate(entries):
         if index in folded:
             if index == folded[0]:
-                more = f"… {len(folded)} more killed"
-                body.append(line("    ", Segment(more, "dim")))
+                said = f"… {len(folded)} more killed"
+                body.append(line("    ", Segment(said, "dim")))
                 places.append(index)
             continue
         if not index or entry.kind != entries[index - 1].kind:
