@@ -257,7 +257,8 @@ def step_of(view: View, process: Process, reported: Mapping[str, object]) -> int
 
 def stated_step(reported: Mapping[str, object]) -> int | None:
     """Return the step under way according to a STATE message. Between two steps, and after the
-    last, an agent already counts the next one: without activity it has not begun."""
-    step = reported.get("step")
-    begun = reported.get("what") or reported.get("phase") or reported.get("held")
+    last, an agent already counts the next one: without activity it has not begun, nor while
+    a rank starts up."""
+    step, what = reported.get("step"), reported.get("what") or reported.get("phase")
+    begun = reported.get("held") or (what and what != wire.START_UP)
     return step if isinstance(step, int) and step >= 0 and begun else None

@@ -441,7 +441,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
             drawn.fill(x(a.came_ns), x(waits), "░", "waiting")
             drawn.fill(x(waits), x(stop) + 1 if not row.missing else 0, "━", "moving")
         drawn.put(x(a.came_ns), "●", "strong")
-        text = Segment(_came(a, begin), "dim")
+        text = Segment(_came(a, begin, bool(row.missing)), "dim")
     return line(Segment(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
 
 
@@ -469,13 +469,16 @@ def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
     return (head, *lines)
 
 
-def _came(a: Arrival, begin: int) -> str:
+def _came(a: Arrival, begin: int, missing: bool) -> str:
+    """Return when a rank came and how long it was in the op; where a rank is ``missing``, others
+    left it, perhaps by an error."""
     after_ns = (a.came_ns or begin) - begin
     came = f"+{words.duration(after_ns)}" if after_ns else "first"
     if a.left_ns is None or a.came_ns is None:
         return f"{came:<10} in it"
     bound = "≤ " if a.source == "polled" else ""
-    return f"{came:<10} {words.duration(a.left_ns - a.came_ns):>9} {bound}{a.source}"
+    end = "left" if missing else f"{bound}{a.source}"
+    return f"{came:<10} {words.duration(a.left_ns - a.came_ns):>9} {end}"
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot
 from pardbg.render.draw.cells import Picture
-from pardbg.render.frame.panels import empty, no_match
+from pardbg.render.frame.panels import empty, is_starting, no_match, starting
 from pardbg.render.pages.timeline import Window, around, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
@@ -56,6 +56,9 @@ class TimelinePage(Page):
         lanes = self._lanes(frame)
         if self.contains and not lanes:
             return no_match(cells, rows)
+        if not any(map(any, lanes.values())) and is_starting(frame.snapshot):
+            lacks = "Nothing that has lanes here has ended yet."
+            return starting(frame.snapshot, cells, rows, lacks, frame.output or ())
         spot, about = frame.waited or (None, None)
         about = about if spot == self._spot else None
         return timeline(

@@ -14,6 +14,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
 from pardbg.analysis.base.losses import loss_history
 from pardbg.analysis.base.run import lines
+from pardbg.analysis.base.steps import stated_step
 from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.finding import Candidate, Label
 from pardbg.analysis.findings.kinds.recording_kinds import HookError
@@ -194,6 +195,9 @@ def test_rank_states() -> None:
     )
     busy = stated({"what": "forward", "since_ns": ns(45)})
     assert (busy.state, busy.now, busy.step) == ("running", Activity("in", "forward"), 3)
+    for key in ("what", "phase"):
+        assert stated_step({key: wire.START_UP, "step": 0}) is None
+        assert stated_step({key: "forward", "step": 0}) == 0
     running = stated({"action": "F", "stage": 0, "mb": 5, "since_ns": ns(45), "what": "0F5"})
     assert (running.state, running.now) == ("running", Activity("in", "0F5"))
     assert stated({"alive": False}).state == "ended"

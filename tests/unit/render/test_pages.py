@@ -545,3 +545,14 @@ def test_no_finding_is_told_with_what_was_seen_and_what_is_not_judged() -> None:
     host = replace(fine, run=replace(fine.run, times="host"), loss_history=())
     rows = [row.split()[0] for row in text_of(findings(host, 80, 24)).splitlines() if row.strip()]
     assert {"speed", "loss", "results"} <= set(rows)
+
+
+def test_an_op_that_a_rank_never_came_to_is_completed_on_none() -> None:
+    """Ranks that left it did so by an error as well as by its end."""
+    row = snapshot_ddp().collectives[-1]
+    here = next(a for a in row.arrivals if a.came_ns is not None)
+    gone = here._replace(completed_ns=(here.came_ns or 0) + MS, source="completed")
+    text = text_of(detail(replace(row, arrivals=(gone,)), snapshot_ddp(), 100, 20))
+    assert row.missing and "left" in text and "completed" not in text
+    whole = snapshot_ddp().collectives[1]
+    assert "completed" in text_of(detail(whole, snapshot_ddp(), 100, 20))
