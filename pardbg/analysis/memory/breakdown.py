@@ -119,7 +119,8 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     values = [part[0] if part is not None else None for part in parts]
     least, unsampled = _activations_least(view, process, kind)
     values[3] = None if unsampled else values[3]
-    known = sum(value for value in values if value is not None)
+    counted = values[:3] if kind == "allocated" else values  # between steps A is freed
+    known = sum(value for value in counted if value is not None)
     peak = _activations_peak(view, rank, process)
     totals, steps = history(view, process, kind), steps_of(view, process, kind)
     zero = zero_model(process.model, values[2])

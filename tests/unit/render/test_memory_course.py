@@ -208,6 +208,18 @@ def test_a_hold_of_a_minute_is_no_part_of_the_picture(name: str) -> None:
     assert any("step 0" in line for line in before)
 
 
+def test_on_a_device_activations_are_freed_when_the_total_is_taken() -> None:
+    """Of 30 MiB allocated between steps 20 are P and G: 10 are something else, whatever 25 MiB of
+    activations a step keeps."""
+    trace = Trace(1)
+    for name, size in (("parameters", 10), ("gradients", 10), ("activations", 25),
+                       ("allocated", 30)):  # fmt: skip
+        trace.ranks[0].memory(name, 10, size * MIB)
+    (row,) = snapshot(trace.store(), None).memory
+    assert (row.total_kind, row.unattributed_bytes) == ("allocated", 10 * MIB)
+    assert "P+G+O 20 MiB   other 10 MiB (33%)" in plain(whole(row, 104)[2])
+
+
 def test_activations_of_another_step_are_not_those_of_the_newest() -> None:
     """The newest step was not sampled, and those that were differ: its part of the bar is not
     drawn, its figure is unknown, and what is measured is P+G+O alone."""
