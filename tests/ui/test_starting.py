@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -10,8 +12,10 @@ from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import NO_TRAFFIC, Snapshot
 from pardbg.render.draw.cells import line_width, plain
 from pardbg.render.frame.panels import is_starting, starting
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Shared
 from pardbg.ui.screens.row_pages import FindingsPage
+from pardbg.ui.screens.timeline import TimelinePage
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -81,3 +85,15 @@ def test_a_note_does_not_hide_who_is_here() -> None:
     found = sample.snapshot_ddp(4).findings[0]
     assert page.has_nothing(replace(early, findings=(replace(found, severity="info"),)))
     assert not page.has_nothing(replace(early, findings=(found,)))
+
+
+def test_ranks_that_have_run_nothing_yet_have_no_lanes() -> None:
+    """The page then says who is here, and asks for the newest line of output."""
+    early, spans = young(2, 4), sample.lanes(0, S, 2)
+
+    def page(lanes: Any) -> TimelinePage:
+        frame = SimpleNamespace(snapshot=early, lanes=lanes, lanes_t0_ns=0, lanes_t1_ns=S)
+        return TimelinePage(Shared(frame=cast(Frame, frame)))
+
+    assert page({0: {}, 1: {}}).has_nothing(early)
+    assert not page(spans).has_nothing(early)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot
 from pardbg.render.draw.cells import Picture
-from pardbg.render.frame.panels import empty, is_starting, no_match, starting
+from pardbg.render.frame.panels import empty, no_match
 from pardbg.render.pages.timeline import Window, around, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
@@ -43,6 +43,12 @@ class TimelinePage(Page):
         )
         return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns, self._halved))
 
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        frame = self.shared.frame
+        laid_out = frame is not None and frame.lanes_t1_ns > frame.lanes_t0_ns
+        bare = laid_out and frame is not None and not any(map(any, frame.lanes.values()))
+        return bare or super().has_nothing(snapshot)
+
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
         """Select a box; the window does not move while a box is selected."""
         self._spot = spot
@@ -56,9 +62,6 @@ class TimelinePage(Page):
         lanes = self._lanes(frame)
         if self.contains and not lanes:
             return no_match(cells, rows)
-        if not any(map(any, lanes.values())) and is_starting(frame.snapshot):
-            lacks = "Nothing that has lanes here has ended yet."
-            return starting(frame.snapshot, cells, rows, lacks, frame.output or ())
         spot, about = frame.waited or (None, None)
         about = about if spot == self._spot else None
         return timeline(
