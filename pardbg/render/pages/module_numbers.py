@@ -126,7 +126,7 @@ def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
 
 
 def _uncaptured(snapshot: Snapshot | None, cells: int, rows: int) -> Iterator[Line]:
-    """Yield what is known without tensors, the loss and what the program logged, and the way to
+    """Yield the numbers known without tensors (the loss, metrics of the program), and commands that
     compare tensors."""
     yield line(
         Segment(" ○ ", "accent"),

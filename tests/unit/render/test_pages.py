@@ -11,8 +11,6 @@ import pytest
 from pardbg import words
 from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import OPEN, Lanes, LaneSpan
-from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.comm.traffic import GroupView
 from pardbg.analysis.findings.finding import Finding
 from pardbg.events.commands import WhereFound
@@ -28,7 +26,7 @@ from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug, source
 from pardbg.render.pages.findings import Around, findings
 from pardbg.render.pages.memory import memory
-from pardbg.render.pages.output import MOST, output
+from pardbg.render.pages.output import output
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
@@ -500,59 +498,3 @@ def all_late_in_turn() -> Snapshot:
                 for a in row.arrivals)  # fmt: skip
         rows.append(replace(row, arrivals=tuple(came), skew_ns=50 * MS, last_rank=at % 4))
     return replace(made, collectives=tuple(rows), findings=())
-
-
-def test_the_timeline_begins_with_its_longest_wait_or_an_op_that_is_open() -> None:
-    """Boxes of several waits have no length of their own; an op that is open comes first."""
-    shown = snapshot_1f1b()
-    window = Window(shown.t_ns - 400 * MS, shown.t_ns)
-
-    def head(lanes_: Lanes) -> str:
-        return plain(timeline(shown, lanes_, window, 80, 21).head[0])
-
-    def at(ms: int, took: int, label: str, style: str) -> LaneSpan:
-        return LaneSpan(window.t0_ns + ms * MS, window.t0_ns + (ms + took) * MS, label, style)
-
-    waits = (at(10, 20, "", "wait"), at(50, 300, "×9", "wait"))
-    said = head({0: {"wait": waits}, 2: {"wait": (at(0, 70, "", "wait"),)}})
-    assert "400 ms" in said and "r2" in said and "70" in said and "300" not in said
-    still = at(-2_000, 2_400, f"all_reduce dp #4{OPEN}", "comm.all_reduce")
-    said = head({0: {"wait": waits}, 1: {"comm": (still,)}})
-    assert "r1" in said and "2.40 s" in said and "20" not in said
-    assert "r0" not in head({0: {"wait": waits[1:]}})
-
-
-def test_the_output_begins_with_who_printed_and_for_how_long_nobody_has() -> None:
-    shown = replace(snapshot_1f1b(), live=True)
-    lines_ = [OutputLine(shown.t_ns - age, rank, "stdout", "x")
-              for age, rank in ((90 * 10**9, 1), (75 * 10**9, 3))]  # fmt: skip
-    said = plain(output(shown, lines_, "", 80, 20).head[0])
-    assert "2 lines" in said and "1,3" in said and "75 s" in said, said
-    ended = replace(shown, live=False)
-    assert "75 s" not in plain(output(ended, lines_, "", 80, 20).head[0])
-    many = [lines_[0]] * MOST
-    assert "newest 2,000" in plain(output(shown, many, "", 80, 20).head[0])
-
-
-def test_no_finding_is_told_with_what_was_seen_and_what_is_not_judged() -> None:
-    made = replace(snapshot_ddp(), findings=(), t_end_ns=snapshot_ddp().t_ns, live=False)
-    fine = replace(made, run=replace(made.run, exit_code=0))
-    text = text_of(findings(fine, 80, 20))
-    assert "✓" in text and f"{len(made.ranks)} on" in text and "results" in text
-    failed = replace(made, run=replace(made.run, exit_code=3))
-    text = text_of(findings(failed, 80, 20))
-    assert "✗" in text and "exit code 3" in text and "✓" not in text
-    host = replace(fine, run=replace(fine.run, times="host"), loss_history=())
-    rows = [row.split()[0] for row in text_of(findings(host, 80, 24)).splitlines() if row.strip()]
-    assert {"speed", "loss", "results"} <= set(rows)
-
-
-def test_an_op_that_a_rank_never_came_to_is_completed_on_none() -> None:
-    """Ranks that left it did so by an error as well as by its end."""
-    row = snapshot_ddp().collectives[-1]
-    here = next(a for a in row.arrivals if a.came_ns is not None)
-    gone = here._replace(completed_ns=(here.came_ns or 0) + MS, source="completed")
-    text = text_of(detail(replace(row, arrivals=(gone,)), snapshot_ddp(), 100, 20))
-    assert row.missing and "left" in text and "completed" not in text
-    whole = snapshot_ddp().collectives[1]
-    assert "completed" in text_of(detail(whole, snapshot_ddp(), 100, 20))
