@@ -11,17 +11,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 import pardbg
 from pardbg.cli import headless
 from pardbg.hub.run.runs import RunError, find_run
 from pardbg.hub.run.start import RunHandle, start_run
-from pardbg.ui.terminal_driver import TerminalDriver
+from pardbg.ui.terminal_driver import TerminalApp, TerminalDriver
 from tests.processes import wait_until
 
 SESSION = Path(pardbg.__file__).parents[1] / "sessions" / "1f1b.mcap"
@@ -209,3 +211,20 @@ def test_without_colours_text_differs_from_its_ground(more: dict[str, str]) -> N
         if codes == "0":
             inks = {"3": "", "4": ""}
     assert inks["3"] and inks["3"] != inks["4"], inks
+
+
+def test_the_input_thread_ends_with_the_app_however_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a terminal that is gone Textual's clean-up fails before it tells the thread."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("the terminal is gone")
+
+    app, driver = TerminalApp(), TerminalDriver.__new__(TerminalDriver)
+    driver.exit_event = Event()
+    app._driver = driver
+    monkeypatch.setattr(App, "run", fails)
+    with pytest.raises(OSError, match="gone"):
+        app.run()
+    assert driver.exit_event.is_set()
