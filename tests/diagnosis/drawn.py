@@ -77,6 +77,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "clips-shards-own-fsdp": (("unequal-settings",), SLOW),
     "frozen-ddp": (("unequal-settings",), SLOW), "leaves-out": (("replica-divergence",), SLOW),
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
+    "leaves-out-fsdp": (("unequal-settings",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 SLOWED: dict[str, tuple[str, bool]] = {
@@ -93,7 +94,8 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
              "scale-differs", "eval-by-hand", "zeros-ddp", "zeros-by-hand", "dropout-ddp",
-             "loss-ddp", "clips-own-fsdp", "rate-zero", "frozen-ddp")  # fmt: skip
+             "loss-ddp", "clips-own-fsdp", "rate-zero", "frozen-ddp",
+             "leaves-out-fsdp")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -110,6 +112,7 @@ FINE = (
     "fine-dummy-ddp",
     "fine-accumulates-once-less",
     "fine-epochs",
+    "fine-leaves-out-fsdp",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)

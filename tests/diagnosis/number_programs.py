@@ -234,7 +234,9 @@ def fsdp(what: str, mine: bool, since: int) -> None:
     for module in (model[0], model[2], model) if whole is None else ():
         fully_shard(module)
     rate = 0.01 if what == "rate-fsdp" and mine else 0.001
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    leaves_out = what == "fine-leaves-out-fsdp" or (what == "leaves-out-fsdp" and mine)
+    parameters = list(model.parameters())[: -1 if leaves_out else None]
+    optimizer = torch.optim.AdamW(parameters, lr=rate)
     same = what == "same-data-fsdp"
     data = torch.Generator().manual_seed(7 if same else 100 + dist.get_rank())
     for number in range(STEPS):

@@ -3,7 +3,7 @@
 - **modes** (**modes-own** for models without a wrapper): how many modules are in training mode.
 - **modules CLASS(NAME=VALUE,…) …**: the classes of torch.nn among them, each with its numbers that
   are not sizes (a dropout's p, a norm's eps and momentum) and its options; and how many parameters
-  that DDP keeps equal, or the optimizer steps, are not frozen.
+  that DDP keeps equal, or the optimizer steps, are not frozen, or how many of FSDP's it leaves out.
 
 They are recorded at an optimizer's step that has checksums."""
 
@@ -43,7 +43,10 @@ def tell_unwrapped(c: _core.Core, optimizer: Any, look: int) -> None:
     eval mode before and has a parameter that the optimizer steps: 0 of 0 if there is none."""
     if units := list(context.of(c).fsdp_groups):
         roots = [root for unit in units for root in getattr(unit, "modules", ())]
-        tell(c, {id(m): m for root in roots for m in root.modules()}.values(), look)
+        modules = {id(m): m for root in roots for m in root.modules()}.values()
+        trained = {id(p) for m in modules for p in m._parameters.values() if _is_trained(p)}
+        left_out = trained.difference(map(id, parameters_of(optimizer)))
+        tell(c, modules, look, left_out=len(left_out))
         return
     stepped = parameters_of(optimizer)[:MAX_PARAMETERS]
     ids = {id(p) for p in stepped}
@@ -55,18 +58,25 @@ def tell_unwrapped(c: _core.Core, optimizer: Any, look: int) -> None:
 
 def tell(
     c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes",
-    parameters: Sequence[Any] = (),
+    parameters: Sequence[Any] = (), left_out: int = NONE,
 ) -> None:  # fmt: skip
     """Write the PROBE records of a model: its modes (a = number of modules in training mode, b =
-    number of modules), and the classes of its modules."""
+    number of modules), and the classes of its modules. ``left_out``: number of trained parameters
+    that are not the optimizer's; ``NONE``: not known."""
     found = list(modules)
     training = [module.training for module in found].count(True)
     _record(c, head, number, training, len(found))
     words = {_class_of(module) for module in found} - {""}
-    trained = sum(p.requires_grad for p in parameters)
-    text = " ".join([*sorted(words), *([f"parameters(trained={trained})"] if parameters else [])])
+    count = f"trained={sum(map(_is_trained, parameters))}" if parameters else ""
+    if left_out != NONE:
+        count = f"left_out={left_out}"
+    text = " ".join([*sorted(words), *([f"parameters({count})"] if count else [])])
     if 0 < len(text) <= MAX_TEXT:
         _record(c, f"modules {text}", number, 0, 0)
+
+
+def _is_trained(parameter: Any) -> bool:
+    return parameter is not None and bool(parameter.requires_grad)
 
 
 def _record(c: _core.Core, name: str, number: int, a: int, b: int) -> None:
