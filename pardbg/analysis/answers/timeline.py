@@ -28,6 +28,10 @@ class LaneSpan:
     label: str
     style: str
     """Token of a render style: ``action.F``, ``phase.forward``, ``comm.all_reduce``, ``wait``."""
+    number: int = 1
+    """Number of narrow spans that were merged into it."""
+    is_open: bool = False
+    """Whether it is an op that has not ended."""
 
 
 LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
@@ -44,8 +48,6 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("gate", ("held",)),
 )
 """Lane name -> tables drawn in it."""
-OPEN: Final = " …"
-"""End of the label of an op that is not complete."""
 _AGAIN: Final = "recomp."
 """Lane of forwards that run again inside a backward; in the lane of phases they would cover it."""
 _RECOMPUTE: Final = int(wire.Flag.RECOMPUTE)
@@ -89,7 +91,7 @@ def _with_open(
         return done
     begun = {span.t0_ns for span in done}
     still = (
-        LaneSpan(op.since_ns, view.t_ns, f"{op.text}{OPEN}", f"comm.{op.op.op}")
+        LaneSpan(op.since_ns, view.t_ns, f"{op.text} …", f"comm.{op.op.op}", is_open=True)
         for op in ops if op.since_ns not in begun
     )  # fmt: skip
     return tuple(sorted((*done, *still), key=lambda span: span.t0_ns))
@@ -209,7 +211,7 @@ def _merged(
     styles = [_style(process, name, int(i)) for i in ids]
     run_style = [styles[code] for code in main[heads].tolist()]
     return [
-        LaneSpan(t0, t1, f"×{count}" if count > 1 else "", style)
+        LaneSpan(t0, t1, f"×{count}" if count > 1 else "", style, count)
         for t0, t1, count, style in zip(run_first, run_last, run_count, run_style, strict=True)
     ]
 

@@ -9,7 +9,7 @@ from statistics import median
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import OPEN, Lanes, LaneSpan, Spot, WaitedFor
+from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import inspected, keys
@@ -161,21 +161,21 @@ def _head(
     elif behind > 0:
         notes.append(f"no record for {words.duration(behind)}")
     notes.append(f"{words.duration(axis.ns_per_cell)} a column")
-    cells, said = GUTTER + axis.cells, _verdict(window, lanes)
+    cells, said = GUTTER + axis.cells, _verdict(window, lanes, snapshot.run.times == "device")
     note = clip("  " + " · ".join(notes), max(0, cells - line_width(said)))
     times = line(left("", GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line())
     return line(*said, Segment(note, "dim")), times
 
 
-def _verdict(window: Window, lanes: Lanes) -> Line:
+def _verdict(window: Window, lanes: Lanes, on_device: bool) -> Line:
     """Return the window's length and the op that is open longest, else the longest wait; boxes of
     several waits have no length of their own."""
     across = words.duration(window.t1_ns - window.t0_ns)
-    spans = [(name, rank, span) for rank, row in lanes.items() for name in ("comm", "wait")
+    waiting = "stands" if on_device else "wait"
+    spans = [(name, rank, span) for rank, row in lanes.items() for name in ("comm", waiting)
              for span in row.get(name, ()) if span.t1_ns > window.t0_ns]  # fmt: skip
-    still = [(rank, span) for name, rank, span in spans if span.label.endswith(OPEN)]
-    waits = [(rank, span) for name, rank, span in spans
-             if name == "wait" and not span.label.startswith("×")]  # fmt: skip
+    still = [(rank, span) for _, rank, span in spans if span.is_open]
+    waits = [(rank, span) for name, rank, span in spans if name == waiting and span.number == 1]
     if not (still or waits):
         return line(Segment(" ● ", "good"), Segment(f"{across} across.", "strong"))
     rank, span = max(still or waits, key=lambda one: one[1].t1_ns - one[1].t0_ns)
@@ -361,7 +361,7 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         word = KIND_WORD.get(name, (name or root).lower()) if root == "action" else name or root
         word = f"{kind_of(word).label} {word}".lstrip() if root == "comm" else word
         items.append((sample, style, clean(word).replace("_", " ") + " "))
-    if any(span.label.startswith("×") for rank in lanes.values() for spans in rank.values()
+    if any(span.number > 1 for rank in lanes.values() for spans in rank.values()
            for span in spans[:200]):  # fmt: skip
         items.insert(0, ("×", "", "several "))
     return line("  ", keys(items, cells - 2))
