@@ -29,9 +29,9 @@ class LaneSpan:
     style: str
     """Token of a render style: ``action.F``, ``phase.forward``, ``comm.all_reduce``, ``wait``."""
     number: int = 1
-    """Number of narrow spans that were merged into it."""
+    """Number of narrow spans that the box stands for."""
     is_open: bool = False
-    """Whether it is an op that has not ended."""
+    """Whether the box is of an op that has not ended."""
 
 
 LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (

@@ -278,6 +278,8 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     ),
     # A job that failed, or that somebody ended, before its first group.
     Rule((ends.ExitCode, ends.Interrupted), (recording.NoRanks,), _always, "note"),
+    # One part of the samples is why ranks have equal losses, or targets.
+    Rule((data.SameParts,), (data.SameData,), _about_ranks),
     # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
     Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
     Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),

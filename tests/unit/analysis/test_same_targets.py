@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.values.batches import same_data, same_targets
+from pardbg.analysis.findings.values.batches import same_data, same_parts, same_targets
 from pardbg_agent import wire
 from tests.unit.trace_builder import Trace
 
@@ -48,3 +48,38 @@ def test_same_targets_beside_noise(
     view = View(trace.store(), None)
     assert [one.ranks for one in same_targets(view)] == found
     assert list(same_data(view)) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "shared", "found"),
+    [
+        ([(3, 0), (3, 1), (3, 0)], False, [(0, 2)]),
+        ([(3, 0), (3, 0), (3, 0)], False, [(0, 1, 2)]),
+        ([(3, 0), (3, 1), (3, 2)], False, []),
+        ([(1, 0), (1, 0), (1, 0)], False, []),  # each has samples of its own
+        ([(3, 0), (3, 0), None], True, []),  # parts of one sequence
+    ],
+)
+def test_samplers_with_one_rank(
+    parts: list[tuple[int, int] | None], shared: bool, found: list[tuple[int, ...]]
+) -> None:
+    """The epoch before has other parts: the newest counts. Sums at 4, optimizer 6-7."""
+    trace = Trace(len(parts))
+    for proc, own in zip(trace.ranks, parts, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7, dtype="float32")  # fmt: skip
+        for step in range(8):
+            t = 10 * step
+            if step in (0, 4) and own is not None:
+                a, b = own if step else (3, proc.rank or 0)
+                proc.record(wire.Kind.PROBE, t, t, proc.name("part of samples"),
+                            lane=wire.Lane.COUNTER, step=step, a=a, b=b)  # fmt: skip
+            proc.phase("forward", t + 0.1, t + 0.5, step)
+            if shared:
+                proc.collective("world", "all_gather", t + 0.6, t + 0.7, 64, 64, step=step)
+            proc.phase("backward", t + 1, t + 3, step)
+            proc.collective("world", "all_reduce", t + 4, t + 5, BYTES, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    assert [one.ranks for one in same_parts(View(trace.store(), None))] == found

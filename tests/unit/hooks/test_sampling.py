@@ -25,7 +25,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> None:
     """The second and third of number 0, the second of number 1; none of an evaluation, of a sampler
-    that another one follows before a step."""
+    that another one follows before a step. The part of the samples is told of each of training."""
     net = torch.nn.Linear(4, 2)
     sampler, other = (DistributedSampler([0] * 8, 2, 0) for _ in range(2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
@@ -41,6 +41,8 @@ def test_epochs_that_a_sampler_begins_by_one_number_are_told(watched: Path) -> N
     iter(sampler)
     found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "same order"]
     assert [(r.step, r.a, r.b) for r in found] == [(1, 0, 2), (2, 0, 3), (4, 1, 2)]
+    parts = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "part of samples"]
+    assert [(r.step, r.a, r.b) for r in parts] == [(s, 2, 0) for s in range(5) for _ in range(2)]
 
 
 def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:

@@ -1,6 +1,7 @@
-"""Epochs in one order: a DistributedSampler that shuffles draws its order from its epoch's number,
-which the program has to set (``set_epoch``).
+"""Samples that a DistributedSampler gives a rank, and their order: one that shuffles draws it from
+its epoch's number, which the program has to set (``set_epoch``).
 
+- **part of samples**: a = number of parts, b = the rank's; at the begin of each epoch.
 - **same order**: b = number of epochs in a row with the same number (a), each with steps before the
   next epoch of any sampler. Not where modules that train are in eval mode, or without gradients:
   the order of an evaluation has no effect."""
@@ -22,7 +23,7 @@ from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_TOLD: Final = 64
-"""Maximum number of records of one sampler."""
+"""Maximum number of records of one kind, of one sampler."""
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 
 
@@ -44,6 +45,8 @@ class Epochs:
     def __init__(self) -> None:
         self.of: Any = weakref.WeakKeyDictionary()
         self.newest: _Epoch | None = None
+        self.number = 0
+        """Number of epochs of training that were begun."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -60,17 +63,24 @@ def _begins(c: _core.Core, sampler: Any) -> None:
         known.newest.trained = c.step > known.newest.step
     before: _Epoch | None = known.of.get(sampler)
     one = known.of[sampler] = known.newest = _Epoch(number, c.step, 1)
+    if not torch.is_grad_enabled() or _evaluates(c):
+        return
+    known.number += 1
+    if known.number <= MAX_TOLD:
+        _record(c, "part of samples", int(sampler.num_replicas), int(sampler.rank))
     if before is None or before.number != number or not before.trained:
         return
-    if sampler.shuffle is not True or not torch.is_grad_enabled() or _evaluates(c):
-        return
-    one.times = before.times + 1
-    if one.times <= MAX_TOLD:
-        t = now_ns()
-        c.record(
-            _PROBE, _LANE, 0, c.defs.name("same order"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
-            NONE, number, one.times,
-        )  # fmt: skip
+    if sampler.shuffle is True:
+        one.times = before.times + 1
+        if one.times <= MAX_TOLD:
+            _record(c, "same order", number, one.times)
+
+
+def _record(c: _core.Core, name: str, a: int, b: int) -> None:
+    t = now_ns()
+    c.record(
+        _PROBE, _LANE, 0, c.defs.name(name), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE, a, b
+    )  # fmt: skip
 
 
 def _evaluates(c: _core.Core) -> bool:

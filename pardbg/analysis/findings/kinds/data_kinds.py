@@ -24,6 +24,14 @@ class SameTargets(SameData):
 
 
 @dataclass(frozen=True, slots=True)
+class SameParts(Facts):
+    """Ranks that average their gradients have samplers that give them the same part."""
+
+    part: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class SameOrder(Facts):
     """A sampler that shuffles gave the same order in each of the last epochs."""
 
@@ -50,7 +58,7 @@ class SkippedBatch(Facts):
 
 KINDS: Final = kinds(
     {
-        "same-data": (SameData, SameTargets),
+        "same-data": (SameData, SameTargets, SameParts),
         "same-order": SameOrder,
         "skipped-batch": SkippedBatch,
     }

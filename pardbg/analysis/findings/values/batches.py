@@ -11,7 +11,13 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import each_own_loss, newest_ended, own_losses
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.data_kinds import SameData, SameOrder, SameTargets, SkippedBatch
+from pardbg.analysis.findings.kinds.data_kinds import (
+    SameData,
+    SameOrder,
+    SameParts,
+    SameTargets,
+    SkippedBatch,
+)
 from pardbg.analysis.findings.values.exchanged import (
     CLEARED,
     SHIFTED,
@@ -36,6 +42,8 @@ _TARGETS: Final = 8
 _ORDER: Final = "same order"
 """Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
 _EPOCHS: Final = 3
+_PART: Final = "part of samples"
+"""Name of the record of a sampler's part (b) of so many (a)."""
 
 
 def same_data(view: View) -> Iterable[Candidate]:
@@ -89,6 +97,25 @@ def same_targets(view: View) -> Iterable[Candidate]:
                         kind="same-data", ranks=tuple(sorted(ranks)), t_ns=view.t_ns,
                         facts=SameTargets(_TARGETS),
                     )  # fmt: skip
+
+
+def same_parts(view: View) -> Iterable[Candidate]:
+    """Find ranks that average their gradients, or shard one model, and whose samplers give them the
+    same part of the samples. Not where they may share what they compute before backward."""
+    told = {rank: [*probes(view, process, _PART)] for rank, process in view.ranks.items()}
+    newest = {rank: (parts, part) for rank, own in told.items() for *_, parts, part in own[-1:]}
+    if len({*newest.values()}) == len(newest):  # the usual case
+        return
+    for together in dict.fromkeys((*averaging(view), *sharding(view))):
+        alike: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for rank in newest.keys() & {*together}:
+            alike[newest[rank]].add(rank)
+        for (parts, part), ranks in alike.items():
+            if parts > 1 < len(ranks) and not shared_losses(view, view.ranks[min(ranks)], ranks):
+                yield Candidate(
+                    kind="same-data", ranks=tuple(sorted(ranks)), t_ns=view.t_ns,
+                    facts=SameParts(part, parts),
+                )  # fmt: skip
 
 
 def same_orders(view: View) -> Iterable[Candidate]:
