@@ -36,11 +36,11 @@ class TerminalApp(App[None]):
         # Whoever asks Textual for another driver gets that one.
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
 
-    def run(self, *args: Any, **more: Any) -> None:
+    def run(self, *args: Any, **more: Any) -> Any:
         """Run, and end the driver's input thread however the app ended: on a terminal that is gone
         its clean-up fails before that, and the thread would keep the process, busy, for ever."""
         try:
-            super().run(*args, **more)
+            return super().run(*args, **more)
         finally:
             if isinstance(self._driver, TerminalDriver):
                 self._driver.exit_event.set()
