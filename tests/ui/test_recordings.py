@@ -82,7 +82,7 @@ async def test_the_end_shows_something(key: str) -> None:
     async with replayed("fault-nan", (120, 40)) as (app, pilot):
         await pilot.press("end", key)
         await until(lambda: app.main.shared.frame.snapshot.run.exit_code == 0, "the end")
-        words = {"1": "5.746 → NaN", "3": "nothing was recorded in the last 4.11 s",
+        words = {"1": "5.746 → NaN", "3": "no record for 4.11 s",
                  "4": "all_reduce", "6": "resident set"}  # fmt: skip
         await shows(app, words[key])
         if key == "3":

@@ -109,7 +109,7 @@ async def test_the_chosen_box_stays_in_sight_while_a_live_run_goes_on() -> None:
     base = sample.snapshot_1f1b()
     app = app_on(base, FakePort(), start="timeline")
     async with app.run_test(size=(120, 40)) as pilot:
-        await shows(app, " across · ")
+        await shows(app, " across")
         await pilot.press("l")
         await shows(app, "┌ r0")
         box = text_of(app).partition("┌")[2][:60]
@@ -117,7 +117,7 @@ async def test_the_chosen_box_stays_in_sight_while_a_live_run_goes_on() -> None:
         store = app._store
         assert isinstance(store, FakeStore)
         store.show(replace(base, t_ns=later, t_end_ns=later))
-        await shows(app, "stays 60 s back while a box is chosen")
+        await shows(app, "stays 60 s back for the box")
         frame = app.main.shared.frame
         assert frame is not None and frame.lanes_t1_ns == base.t_ns
         assert text_of(app).partition("┌")[2][:60] == box

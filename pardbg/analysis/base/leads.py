@@ -27,6 +27,7 @@ _OFFSETS_NS: Final = 200_000
 """Maximum change of a clock's offset between a launch and its device times, in ns."""
 _STEP: Final = int(Lane.STEP)
 _ASYNC: Final = int(Flag.ASYNC)
+_BY_HOST: Final = int(Flag.DONE_COMPLETED | Flag.DONE_WAITED)
 
 
 def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
@@ -95,17 +96,20 @@ def waits_unseen(view: View, process: Process, steps: Iterable[int]) -> bool:
 
 def _sync_ops(view: View, process: Process, window: Interval) -> list[Interval]:
     """Return stretches in which the rank's device was in ops on the stream that issued them, so
-    that work queued behind them waited."""
+    that work queued behind them waited; ops that the host completed are not on a device."""
     found = []
     table, visible = view.rows(process, "issue")
     done, num_done = view.rows(process, "done")
     whole = window[0] - done.longest_ns, window[1]
     part = slice(*table.when[:visible].searchsorted(whole).tolist())
     last = slice(*done.when[:num_done].searchsorted(whole).tolist())
-    ends = {(gid, seq): t1 for gid, seq, t1 in done.tuples(last, "group_id", "seq", "t1_ns")}
+    ends = {
+        (gid, seq): t1 if not flags & _BY_HOST else 0
+        for gid, seq, t1, flags in done.tuples(last, "group_id", "seq", "t1_ns", "flags")
+    }
     for gid, seq, t0, flags in table.tuples(part, "group_id", "seq", "t0_ns", "flags"):
         if not flags & _ASYNC:
-            found.append((t0, ends.get((gid, seq), window[1])))
+            found.append((t0, max(t0, ends.get((gid, seq), window[1]))))
     return union(clip(found, *window))
 
 

@@ -17,14 +17,14 @@ from pardbg.analysis.findings.speed.windows import phases_in, window
 from pardbg.render.reports.html import page
 from pardbg.render.reports.sections import overlap_lines, phase_shares
 from pardbg.render.reports.text import text
-from pardbg_agent.wire import Kind, Lane
+from pardbg_agent.wire import Flag, Kind, Lane
 from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_findings_speed import pipeline
 from tests.unit.analysis.test_times import on_device
 from tests.unit.trace_builder import MS, Trace
 
 
-def two_ranks() -> Trace:
+def two_ranks(source: int = Flag.DONE_COMPLETED) -> Trace:
     """Each step of 100 ms on two ranks: an asynchronous all_reduce from 10 (rank 0) and 20 (rank 1)
     to 60, waited for from 50 on; a synchronous one at 70 on rank 0, at 80 on rank 1, done at 90."""
     trace = Trace(2)
@@ -32,9 +32,11 @@ def two_ranks() -> Trace:
         at = 100.0 * step
         for proc in trace.ranks:
             late = 10 * (proc.rank or 0)
-            proc.collective("world", "all_reduce", at + 10 + late, at + 60, 4000, step=step)
+            proc.collective("world", "all_reduce", at + 10 + late, at + 60, 4000, step=step,
+                            source=source)  # fmt: skip
             proc.wait(at + 50, at + 60, step, p2p=False)
-            proc.collective("world", "all_reduce", at + 70 + late, at + 90, 900, step=step, flags=0)
+            proc.collective("world", "all_reduce", at + 70 + late, at + 90, 900, step=step, flags=0,
+                            source=source)  # fmt: skip
             proc.wait(at + 70 + late, at + 90, step, p2p=False)
             proc.step(step, at, at + 100)
     return trace
@@ -54,7 +56,7 @@ def test_on_a_device_no_wait_of_the_host_exposes_an_op(sharded: bool, waiting: i
     """The stream stands in the synchronous op: rank 0 waits 70-80, and 80-90 is exposed. A sharded
     unit's ops are on other streams: its waits say when the computing one stood (50-60, in the first
     op)."""
-    trace = on_device(two_ranks())
+    trace = on_device(two_ranks(Flag.DONE_DEVICE))
     for proc in trace.ranks:
         proc.record(Kind.DEVICE, 0, 1, lane=Lane.USER)
         for at in range(0, 1700, 100) if sharded else ():
@@ -73,7 +75,7 @@ def test_on_a_device_no_wait_of_the_host_exposes_an_op(sharded: bool, waiting: i
 def test_a_devices_own_wait_for_an_asynchronous_op_is_exposed() -> None:
     """As on the CPU: the computing stream stands from 50 to the first op's end at 60. Rank 1's gets
     there when the op is over: it stands in the synchronous one alone."""
-    trace = on_device(two_ranks())
+    trace = on_device(two_ranks(Flag.DONE_DEVICE))
     for proc in trace.ranks:
         for at in range(0, 1700, 100):
             begin = 50 if proc.rank == 0 else 60

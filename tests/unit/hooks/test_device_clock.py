@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pardbg_agent.hooks.device.anchors import DeviceClock
-from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes
+from pardbg_agent.hooks.device.device_spans import BEGIN, END, DeviceSpan, DeviceTimes
 from pardbg_agent.hooks.device.event_queue import MAX_EVENTS, EventPool, EventQueue
 
 MS, S = 1_000_000, 1_000_000_000
@@ -221,6 +221,6 @@ def test_a_span_ends_no_earlier_than_it_begins_where_the_error_allows(
     times = DeviceTimes.__new__(DeviceTimes)
     times.clock = SimpleNamespace(host_time=lambda event: (event, error))
     times.pool = SimpleNamespace(give=lambda event: None)
-    times._seen(begin, (span, True))
-    times._seen(end, (span, False))
+    times._seen(begin, (span, BEGIN))
+    times._seen(end, (span, END))
     assert [(one.begin_ns, one.end_ns) for one in found] == [(begin, expected)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.answers.timeline import OPEN, Lanes, LaneSpan
+from pardbg.analysis.answers.timeline import Lanes, LaneSpan
 from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.collectives import detail
@@ -33,10 +33,10 @@ def test_the_timeline_begins_with_its_longest_wait_or_an_op_that_is_open() -> No
     def at(ms: int, took: int, label: str, style: str) -> LaneSpan:
         return LaneSpan(window.t0_ns + ms * MS, window.t0_ns + (ms + took) * MS, label, style)
 
-    waits = (at(10, 20, "", "wait"), at(50, 300, "×9", "wait"))
+    waits = (at(10, 20, "", "wait"), replace(at(50, 300, "×9", "wait"), number=9))
     said = head({0: {"wait": waits}, 2: {"wait": (at(0, 70, "", "wait"),)}})
     assert "400 ms" in said and "r2" in said and "70" in said and "300" not in said
-    still = at(-2_000, 2_400, f"all_reduce dp #4{OPEN}", "comm.all_reduce")
+    still = replace(at(-2_000, 2_400, "all_reduce dp #4", "comm.all_reduce"), is_open=True)
     said = head({0: {"wait": waits}, 1: {"comm": (still,)}})
     assert "r1" in said and "2.40 s" in said and "20" not in said
     assert "r0" not in head({0: {"wait": waits[1:]}})

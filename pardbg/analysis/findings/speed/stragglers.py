@@ -125,15 +125,16 @@ def _lates(
         yield lates
     by_chance = times(view) != "device" and overloaded(view, looked_at)
     if not late and looked_at.unit != "op" and not by_chance:
-        for group in _often_last(looked_at, rows, clear):
+        for group in _often_last(view, looked_at, rows, clear):
             yield _in_parts(view, looked_at, rows, group)
 
 
-def _often_last(looked_at: Window, rows: CollectiveColumns, clear: float) -> list[int]:
+def _often_last(view: View, looked_at: Window, rows: CollectiveColumns, clear: float) -> list[int]:
     """Return the groups whose ranks, in most steps, wait for one of them that long in all, the
     longest first; an op that nobody waits for at once counts here, too."""
     of, ranks = rows.of, int(rows.of["last_rank"].max(initial=0)) + 1
-    ours = np.flatnonzero((of["count"] > 1) & (of["count"] <= MAX_MEMBERS))
+    small = (of["count"] > 1) & (of["count"] <= MAX_MEMBERS)
+    ours = np.flatnonzero(small & ~_beside_devices(view, rows))
     keys = (of["group"][ours] * ranks + of["last_rank"][ours]) << 32 | of["step"][ours]
     by, inverse = np.unique(keys, return_inverse=True)
     waited = np.bincount(inverse, of["wait_ns"][ours] / (of["count"][ours] - 1))
@@ -170,12 +171,10 @@ def _latest(
     devices, others (a barrier of hosts) say nothing: hosts run ahead."""
     if not len(rows):
         return []
-    by_host = rows.of["by_host"] != 0
-    apart = times(view) == "device" and not by_host.all()
     half, step, group = rows.half_ns(), rows.of["step"], rows.of["group"]
     by = np.maximum.reduceat(rows.parts["issued_ns"], rows.starts) - half
     order = np.lexsort((-by, step, group))
-    order = order[~by_host[order]] if apart else order
+    order = order[~_beside_devices(view, rows)[order]]
     new = np.ones(len(order), np.bool_)
     new[1:] = (np.diff(step[order]) != 0) | (np.diff(group[order]) != 0)
     best = order[new]
@@ -184,6 +183,12 @@ def _latest(
     each = np.split(best, np.flatnonzero(np.diff(group[best])) + 1) if len(best) else []
     firsts = dict(zip(*(of.tolist() for of in np.unique(group, return_index=True)), strict=True))
     return sorted(each, key=lambda of: (-len(of), firsts[int(group[of[0]])]))
+
+
+def _beside_devices(view: View, rows: CollectiveColumns) -> Array:
+    """Return which collectives are the hosts', where others run on devices."""
+    by_host: Array = rows.of["by_host"] != 0
+    return by_host & (times(view) == "device" and not by_host.all())
 
 
 def _with_late(
