@@ -181,7 +181,8 @@ def _verdict(window: Window, lanes: Lanes, on_device: bool) -> Line:
     rank, span = max(still or waits, key=lambda one: one[1].t1_ns - one[1].t0_ns)
     took = words.duration(span.t1_ns - span.t0_ns)
     sign = Segment(" ◷ ", "warn") if still else Segment(" ● ", "good")
-    text = f"{across} across; r{rank} {'is in an op for' if still else 'waits longest,'} {took}."
+    said = f"r{rank} is in an op for" if still else f"longest wait seen: r{rank}'s,"
+    text = f"{across} across; {said} {took}."
     return line(sign, Segment(text, "strong"))
 
 
