@@ -313,7 +313,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
 
 def _speed() -> list[Candidate]:
     causes: tuple[speed.Lateness, ...] = (
-        "data", "compute", "idle", "launch", "communication", "core", "host", "unknown"
+        "data", "loaders", "compute", "idle", "launch", "communication", "core", "host", "unknown"
     )  # fmt: skip
     found = [
         one("straggler", straggler(cause, late), (0, 1, 5), late)

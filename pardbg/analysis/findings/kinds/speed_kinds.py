@@ -52,8 +52,9 @@ class HostOverloaded(Note):
 
 
 Lateness = Literal[
-    "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "unknown"
-]
+    "data", "loaders", "compute", "idle", "launch", "communication", "core", "host", "blocked",
+    "unknown",
+]  # fmt: skip
 MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "idle", "launch", "blocked")
 """Causes that belong to a rank even on an overloaded host. So does ``host`` if waits for a core are
 known, as they are subtracted from it. ``communication`` does not: the backend's threads wait for
@@ -134,6 +135,7 @@ class Straggler(Facts):
         inside = f", in {self.call}" if self.call else ""
         return {
             "data": f"{its} data loading takes {by} longer",
+            "loaders": f"{its} data loading takes {by} longer, and all wait for their loaders",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
             "idle": f"{its} {' and '.join(self.phases)} {'takes' if one else 'take'} {by} longer, "
             f"mostly without computing: {it} {'sleeps' if one else 'sleep'} or {waits} there",

@@ -19,7 +19,7 @@ from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
-from pardbg.analysis.findings.speed.system_calls import CAUSE_SHARE, blocked
+from pardbg.analysis.findings.speed.system_calls import CAUSE_SHARE, all_wait_for_loaders, blocked
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     LAST,
@@ -279,6 +279,8 @@ def _candidate(
         cause, cause_ns, phases = "blocked", blocked_ns, ()
     elif not (long and {"launch": True, "data": own_load}.get(cause, False)):
         blocking = where = None
+    if cause == "data" and blocking is None and all_wait_for_loaders(view, looked_at, culprits):
+        cause, cost = "loaders", 0  # without it the next one's loader would hold them all up
     newest = late_in[-1].row
     call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""
     facts = Straggler(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
@@ -25,17 +26,39 @@ def blocked(
 ) -> tuple[Blocking | None, str | None, float]:
     """Return (call, place, ns per step) of the system call in which the first culprit was seen
     most, beyond what the other ranks were; one sample stands for a heartbeat."""
-    since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
-    for name in ("step", "phase"):  # before is no part of one
-        table, visible = view.rows(view.ranks[culprits[0]], name)
-        if visible:
-            since = since if table.base else max(since, int(table.col("t0_ns")[0]))
-            break
+    since = _since(view, looked_at, culprits[0])
     usual: Counter[tuple[Blocking, str]] = Counter()
-    for other in [rank for rank in view.ranks if rank not in culprits][:_COMPARED]:
+    for other in _others(view, culprits):
         usual |= counted(view, other, since)
     own = (counted(view, culprits[0], since) - usual).most_common(1)
     if not own or own[0][1] < _LEAST_SAMPLES:
         return None, None, 0.0
     (of, where), number = own[0]
     return of, where, number * BEAT_NS * looked_at.step_ns / (view.t_ns - since)
+
+
+def all_wait_for_loaders(view: View, looked_at: Window, culprits: Sequence[int]) -> bool:
+    """Return whether the other ranks were seen waiting for their loaders' workers at least half as
+    often: all loaders are too slow, and one of them has to be last, step after step."""
+    since = _since(view, looked_at, culprits[0])
+
+    def looks(rank: int) -> int:
+        return sum(n for (of, _), n in counted(view, rank, since).items() if of.call == "worker")
+
+    others = [looks(rank) for rank in _others(view, culprits)]
+    own = min(looks(rank) for rank in culprits)
+    return own > 0 and bool(others) and median(others) >= own / 2
+
+
+def _others(view: View, culprits: Sequence[int]) -> list[int]:
+    return [rank for rank in view.ranks if rank not in culprits][:_COMPARED]
+
+
+def _since(view: View, looked_at: Window, rank: int) -> int:
+    """Return the time from which on the rank's samples count, in ns."""
+    since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
+    for name in ("step", "phase"):  # before is no part of one
+        table, visible = view.rows(view.ranks[rank], name)
+        if visible:
+            return since if table.base else max(since, int(table.col("t0_ns")[0]))
+    return since
