@@ -399,6 +399,7 @@ def _state() -> list[Candidate]:
         one("replica-divergence", replace(first, settings=(0, 1)), (0, 1)),
         one("replica-divergence", replace(first, unfinished=14), (0, 1, 2)),
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
+        one("no-gradient-exchange", state.Unaveraged(MIB, 1000), (0, 1)),
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("unequal-mode", state.UnequalMode(((0, 7), (1, 0), (2, 7)), 7, 10), (0, 1, 2), (1,)),
         one("unequal-mode", state.UnequalMode(((0, 7), (1, 0)), 7, 10), (0, 1)),

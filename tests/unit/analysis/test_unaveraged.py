@@ -14,7 +14,7 @@ BYTES = 196
 
 
 def run(
-    starts: tuple[int, int] = (7, 7),
+    starts: tuple[int | None, int | None] = (7, 7),
     op_bytes: int = 4,
     before_bytes: int = BYTES,
     change: Callable[[Trace], None] | None = None,
@@ -68,6 +68,24 @@ def test_what_most_backwards_issue_is_an_exchange() -> None:
 def test_ranks_that_began_apart_are_no_replicas() -> None:
     """Pipeline stages, experts, tensor parallel shards."""
     assert run(starts=(7, 8)) == []
+
+
+@pytest.mark.parametrize(("parts", "op_bytes", "found"), [
+    ([(2, 0), (2, 1)], 4, [(0, 1)]), ([(2, 0), (2, 1)], BYTES, []), ([(1, 0), (1, 0)], 4, []),
+    ([(2, 0), (3, 1)], 4, []),
+])  # fmt: skip
+@pytest.mark.parametrize("start", [8, None])
+def test_ranks_that_part_one_set_of_samples_are_replicas(
+    parts: list[tuple[int, int]], op_bytes: int, found: list[tuple[int, ...]], start: int | None
+) -> None:
+    """However they began."""
+
+    def sampled(trace: Trace) -> None:
+        for proc, (of, own) in zip(trace.ranks, parts, strict=True):
+            proc.record(wire.Kind.PROBE, 0, 0, proc.name("part of samples"),
+                        lane=wire.Lane.COUNTER, a=of, b=own)  # fmt: skip
+
+    assert run(starts=(7, start), op_bytes=op_bytes, change=sampled) == found
 
 
 def test_a_run_that_goes_on_may_average_later() -> None:

@@ -253,6 +253,11 @@ class NoGradientExchange(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class Unaveraged(NoGradientExchange):
+    """Ranks train on parts of the same samples, each by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoGradient(Facts):
     """An optimizer whose parameters never had a gradient: it changes nothing."""
 
@@ -458,7 +463,7 @@ KINDS: Final = kinds(
         "nan": NotFinite,
         "diverges": Diverges,
         "replica-divergence": (ReplicaDivergence, NotAveraged),
-        "no-gradient-exchange": NoGradientExchange,
+        "no-gradient-exchange": (NoGradientExchange, Unaveraged),
         "no-gradient": (NoGradient, OnlyZeros),
         "unequal-start": UnequalStart,
         "unequal-settings": (UnequalSettings, UnequalComputation, ClipsShards),

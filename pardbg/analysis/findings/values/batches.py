@@ -25,6 +25,7 @@ from pardbg.analysis.findings.values.exchanged import (
     averaging,
     counted_by_step,
     one_each,
+    part_of_samples,
     probes,
     sharding,
     shared_losses,
@@ -42,8 +43,6 @@ _TARGETS: Final = 8
 _ORDER: Final = "same order"
 """Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
 _EPOCHS: Final = 3
-_PART: Final = "part of samples"
-"""Name of the record of a sampler's part (b) of so many (a)."""
 
 
 def same_data(view: View) -> Iterable[Candidate]:
@@ -102,8 +101,8 @@ def same_targets(view: View) -> Iterable[Candidate]:
 def same_parts(view: View) -> Iterable[Candidate]:
     """Find ranks that average their gradients, or shard one model, and whose samplers give them the
     same part of the samples. Not where they may share what they compute before backward."""
-    told = {rank: [*probes(view, process, _PART)] for rank, process in view.ranks.items()}
-    newest = {rank: (parts, part) for rank, own in told.items() for *_, parts, part in own[-1:]}
+    told = {rank: part_of_samples(view, process) for rank, process in view.ranks.items()}
+    newest = {rank: part for rank, part in told.items() if part is not None}
     if len({*newest.values()}) == len(newest):  # the usual case
         return
     for together in dict.fromkeys((*averaging(view), *sharding(view))):

@@ -129,6 +129,13 @@ def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Itera
     )
 
 
+def part_of_samples(view: View, process: Process) -> tuple[int, int] | None:
+    """Return (number of parts, the rank's) that its sampler had in the newest epoch of training;
+    None: not known."""
+    told = [*probes(view, process, "part of samples")]
+    return (told[-1][2], told[-1][3]) if told else None
+
+
 def told_words(view: View, process: Process, head: str) -> dict[tuple[int, int], tuple[str, ...]]:
     """Return (seq, step) -> the words after ``head`` in the names of the last probes."""
     return {

@@ -21,6 +21,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     NoGradientExchange,
     NotFinite,
     SummedTwice,
+    Unaveraged,
     UnequalAccumulation,
 )
 from pardbg.analysis.findings.values.exchanged import (
@@ -32,6 +33,7 @@ from pardbg.analysis.findings.values.exchanged import (
     averaging,
     backwards,
     issued_since,
+    part_of_samples,
     probes,
     shared_losses,
 )
@@ -291,24 +293,25 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 
 
 def unaveraged(view: View) -> Iterable[Candidate]:
-    """Find ranks that began with the same parameters, step an optimizer, and exchange nothing
-    larger than a few numbers. Sharded models, pipelines, and runs whose messages or RPC move data
+    """Find ranks that began with the same parameters, or train on parts of one set of samples, step
+    an optimizer, and exchange nothing larger than a few numbers. Sharded models, pipelines, and runs whose messages or RPC move data
     are left out, and so are runs with missing records."""
     least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
-    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    alike: dict[tuple[int | None, int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
-        model = process.model
-        if model is None or model.start is None or model.rpc or model.shards > 1:
+        model, (parts, _) = process.model, part_of_samples(view, process) or (1, 0)
+        if model is None or (model.start is None and parts < 2) or model.rpc or model.shards > 1:
             continue
+        start = model.start if parts < 2 else None
         if view.visible(process, "step") >= least and _exchanges_nothing(view, process):
-            alike[model.start, model.parameters_bytes].append(rank)
-    for (_, parameters_bytes), ranks in alike.items():
+            alike[start, parts, model.parameters_bytes].append(rank)
+    for (_, parts, parameters_bytes), ranks in alike.items():
         if len(ranks) < 2:
             continue
         steps = min(view.visible(view.ranks[rank], "step") for rank in ranks)
         yield Candidate(
             kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=view.t_ns,
-            facts=NoGradientExchange(parameters_bytes, steps),
+            facts=(NoGradientExchange if parts < 2 else Unaveraged)(parameters_bytes, steps),
         )  # fmt: skip
 
 
