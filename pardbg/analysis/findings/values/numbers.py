@@ -294,8 +294,8 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 
 def unaveraged(view: View) -> Iterable[Candidate]:
     """Find ranks that began with the same parameters, or train on parts of one set of samples, step
-    an optimizer, and exchange nothing larger than a few numbers. Sharded models, pipelines, and runs whose messages or RPC move data
-    are left out, and so are runs with missing records."""
+    an optimizer, and exchange nothing larger than a few numbers. Sharded models, pipelines, and
+    runs whose messages or RPC move data are left out, and so are runs with missing records."""
     least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
     alike: dict[tuple[int | None, int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
