@@ -125,12 +125,12 @@ def test_a_loader_that_sleeps_in_the_rank_itself_is_named_by_its_line(
 
 
 @pytest.mark.parametrize(("others", "cause", "severity"), [
-    ((2, 5), "loaders", "info"), ((2, 3), "data", "warning"), ((0, 0), "data", "warning"),
+    ((1, 1), "loaders", "info"), ((1, 0), "loaders", "info"), ((0, 0), "data", "warning"),
 ])  # fmt: skip
 def test_where_all_wait_for_their_loaders_the_last_is_not_to_blame(
     others: tuple[int, int], cause: str, severity: str
 ) -> None:
-    """Rank 1 was seen in it six times, 0 and 2 so often: in the median three or more are alike."""
+    """Loading takes 10 of 100 ms on ranks 0 and 2, seen in it so often, and 40 on rank 1."""
     trace = data_parallel(Trace(3), {1: {"data": 30}})
     for proc, looks in zip(trace.ranks, (others[0], 6, others[1]), strict=True):
         if looks:

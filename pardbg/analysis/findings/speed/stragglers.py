@@ -19,7 +19,11 @@ from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
-from pardbg.analysis.findings.speed.system_calls import CAUSE_SHARE, all_wait_for_loaders, blocked
+from pardbg.analysis.findings.speed.system_calls import (
+    CAUSE_SHARE,
+    blocked,
+    others_wait_for_workers,
+)
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     LAST,
@@ -50,6 +54,8 @@ OF_STEP: Final = 0.1
 BEYOND: Final = 2.0
 """Factor above the usual spread of the others' arrivals; below it is mutual disturbance."""
 LEAST_RANKS: Final = 3
+LOADS: Final = 0.05
+"""Share of a step for which a rank whose loader is ahead of it never waits."""
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Least mean lateness, in standard errors. ``MEAN_BEYOND``: as ``BEYOND``, for window means."""
 MAX_MEMBERS, MAX_GROUPS = 64, 4
@@ -279,7 +285,7 @@ def _candidate(
         cause, cause_ns, phases = "blocked", blocked_ns, ()
     elif not (long and {"launch": True, "data": own_load}.get(cause, False)):
         blocking = where = None
-    if cause == "data" and blocking is None and all_wait_for_loaders(view, looked_at, culprits):
+    if cause == "data" and blocking is None and _all_load(view, looked_at, lates, culprits):
         cause, cost = "loaders", 0  # without it the next one's loader would hold them all up
     newest = late_in[-1].row
     call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""
@@ -299,6 +305,20 @@ def _candidate(
         cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
+
+
+def _all_load(
+    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
+) -> bool:
+    """Return whether the others wait for their loaders' workers in most steps, too: all loaders are
+    too slow, and one of them has to be last."""
+    taken = [
+        phases_in(view, rank, span).get("data", 0) for late in lates[-8:]
+        for rank, span in [*_before(view, looked_at, late).items()][:COMPARED]
+        if rank not in culprits
+    ]  # fmt: skip
+    long = bool(taken) and median(taken) >= LOADS * looked_at.step_ns
+    return long and others_wait_for_workers(view, looked_at, culprits)
 
 
 def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:

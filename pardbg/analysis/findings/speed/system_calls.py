@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
@@ -37,17 +36,14 @@ def blocked(
     return of, where, number * BEAT_NS * looked_at.step_ns / (view.t_ns - since)
 
 
-def all_wait_for_loaders(view: View, looked_at: Window, culprits: Sequence[int]) -> bool:
-    """Return whether the other ranks were seen waiting for their loaders' workers at least half as
-    often: all loaders are too slow, and one of them has to be last, step after step."""
+def others_wait_for_workers(view: View, looked_at: Window, culprits: Sequence[int]) -> bool:
+    """Return whether half of the other ranks or more were seen waiting for their loaders' workers."""
     since = _since(view, looked_at, culprits[0])
-
-    def looks(rank: int) -> int:
-        return sum(n for (of, _), n in counted(view, rank, since).items() if of.call == "worker")
-
-    others = [looks(rank) for rank in _others(view, culprits)]
-    own = min(looks(rank) for rank in culprits)
-    return own > 0 and bool(others) and median(others) >= own / 2
+    seen = [
+        any(of.call == "worker" for of, _ in counted(view, rank, since))
+        for rank in _others(view, culprits)
+    ]
+    return 2 * sum(seen) >= len(seen) > 0
 
 
 def _others(view: View, culprits: Sequence[int]) -> list[int]:
