@@ -37,7 +37,7 @@ def blocked(
 
 
 def others_wait_for_workers(view: View, looked_at: Window, culprits: Sequence[int]) -> bool:
-    """Return whether half of the other ranks or more were seen waiting for their loaders' workers."""
+    """Return whether at least half of the other ranks were seen waiting for loaders' workers."""
     since = _since(view, looked_at, culprits[0])
     seen = [
         any(of.call == "worker" for of, _ in counted(view, rank, since))
