@@ -101,6 +101,8 @@ class Collector:
         """Callback at too many processes, which has ended ones forgotten."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
+        self.has_file = writer is not None
+        """Whether the file is this run's, from the beginning on."""
         if writer is not None:
             writer.on_chunk = recent.closed
         self._definitions, self._recent, self._parts = definitions, recent, parts

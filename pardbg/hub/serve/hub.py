@@ -440,8 +440,8 @@ class Hub:
         collector = self._collector
         if collector.write_error:
             print(collector.write_error, flush=True)
-        never = now if not self._resumed.restarted else self.config.t_ns  # the file is another's
-        since = collector.missing_since_ns or never
+        ours = collector.has_file or self._resumed.restarted  # else it is another run's
+        since = collector.missing_since_ns or (self.config.t_ns if ours else now)
         with contextlib.suppress(OSError):
             missing_ns = now - since if collector.write_error else 0
             write_recorded(
