@@ -647,7 +647,8 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
     }
   }
   const InState waiting(kWaits);
-  for (const SpanPtr& span : ops ? ops->timed : std::vector<SpanPtr>()) stands(*span->op);
+  if (ops)
+    for (const SpanPtr& span : ops->timed) stands(*span->op);
   if (!held) {
     PyObject* result = PyObject_Vectorcall(original, args, num, names);
     if (ops && result != nullptr) ops->ended(true);

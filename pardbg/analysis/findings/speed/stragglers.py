@@ -82,8 +82,7 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
     found: dict[Ranks, tuple[Candidate, Straggler]] = {}
     also: dict[Ranks, set[int]] = defaultdict(set)
-    for lates in _lates(view, looked_at, rows, clear):
-        again = _again_and_again(lates, looked_at.steps, clear)
+    for lates, again in _lates(view, looked_at, rows, clear):
         culprits = again or _by_mean(view, looked_at, lates, clear)
         excess = _excess(view, looked_at, lates, culprits) if culprits else {}
         culprits = _workers(excess, culprits)
@@ -120,19 +119,22 @@ def _without_victims(
 
 def _lates(
     view: View, looked_at: Window, rows: CollectiveColumns, clear: float
-) -> Iterator[list[_Late]]:
-    """Yield each group's most delayed collective per step; where no rank is late to these, each
-    step as a whole of groups to whose many collectives a rank comes a little late each time."""
+) -> Iterator[tuple[list[_Late], list[int]]]:
+    """Yield each group's most delayed collective per step, with the ranks late to most; where there
+    are none, each step as a whole of groups to whose many ops a rank comes a little late each time.
+    """
     late = False
     for latest in _latest(view, looked_at, rows, clear):
         steps = rows.of["step"][latest].tolist()
         lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
-        late |= bool(_again_and_again(lates, looked_at.steps, clear))
-        yield lates
+        again = _again_and_again(lates, looked_at.steps, clear)
+        late |= bool(again)
+        yield lates, again
     by_chance = times(view) != "device" and overloaded(view, looked_at)
     if not late and looked_at.unit != "op" and not by_chance:
         for group in _often_last(view, looked_at, rows, clear):
-            yield _in_parts(view, looked_at, rows, group)
+            lates = _in_parts(view, looked_at, rows, group)
+            yield lates, _again_and_again(lates, looked_at.steps, clear)
 
 
 def _often_last(view: View, looked_at: Window, rows: CollectiveColumns, clear: float) -> list[int]:
@@ -155,14 +157,15 @@ def _in_parts(view: View, looked_at: Window, rows: CollectiveColumns, group: int
     """Return each step of a group: a rank is as late in it as it waits less than half of them."""
     own = np.flatnonzero(rows.of["group"] == group)
     last = dict(zip(rows.of["step"][own].tolist(), own.tolist(), strict=True))
+    in_order = rows.rows(list(last.values()))
+    waited = {
+        (rank, part.step): part.waiting_ns
+        for rank in {rank for row in in_order for rank in row.issued} & view.ranks.keys()
+        for part in overlaps_in(view, looked_at, rank)
+    }
     found = []
-    for step, row in zip(last, rows.rows(list(last.values())), strict=True):
-        if step not in looked_at.spans:
-            continue
-        waits = {
-            rank: part.waiting_ns for rank in row.issued if rank in view.ranks
-            for part in overlaps_in(view, looked_at, rank) if part.step == step
-        }  # fmt: skip
+    for step, row in zip(last, in_order, strict=True):
+        waits = {rank: waited[rank, step] for rank in row.issued if (rank, step) in waited}
         if len(waits) == len(row.issued):
             half = sorted(waits.values(), reverse=True)[(len(waits) - 1) // 2]
             found.append(_Late(step, row, {rank: half - ns for rank, ns in waits.items()}))

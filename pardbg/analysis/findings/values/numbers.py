@@ -299,11 +299,12 @@ def unaveraged(view: View) -> Iterable[Candidate]:
     least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
     alike: dict[tuple[int | None, int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
-        model, (parts, _) = process.model, part_of_samples(view, process) or (1, 0)
-        if model is None or (model.start is None and parts < 2) or model.rpc or model.shards > 1:
+        model = process.model
+        if model is None or model.rpc or model.shards > 1 or view.visible(process, "step") < least:
             continue
+        parts, _ = part_of_samples(view, process) or (1, 0)
         start = model.start if parts < 2 else None
-        if view.visible(process, "step") >= least and _exchanges_nothing(view, process):
+        if (parts > 1 or start is not None) and _exchanges_nothing(view, process):
             alike[start, parts, model.parameters_bytes].append(rank)
     for (_, parts, parameters_bytes), ranks in alike.items():
         if len(ranks) < 2:
