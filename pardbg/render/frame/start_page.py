@@ -93,8 +93,7 @@ def start_page(
     for index, entry in enumerate(entries):
         if index in folded:
             if index == folded[0]:
-                said = f"… {len(folded)} more killed"
-                body.append(line("    ", Segment(said, "dim")))
+                body.append(line("    ", Segment(f"… {len(folded)} more killed", "dim")))
                 places.append(index)
             continue
         if not index or entry.kind != entries[index - 1].kind:

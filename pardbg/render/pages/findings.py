@@ -159,11 +159,8 @@ def _nothing(snapshot: Snapshot, cells: int, later: Sequence[Line]) -> list[Line
     code, why = snapshot.run.exit_code, [_looked_for(snapshot)]
     title, sign = "Nothing found.", ("✓", "good")
     if snapshot.live and (yet := coming(snapshot)):
-        title, why, sign = (
-            "Nothing found so far.",
-            [f"{yet}: little can be judged."],
-            ("○", "accent"),
-        )
+        title, sign = "Nothing found so far.", ("○", "accent")
+        why = [f"{yet}: little can be judged."]
     elif snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
         title = "Nothing found up to this moment."
         why = ["Findings appear when they could be known; the end key goes to all of them."]

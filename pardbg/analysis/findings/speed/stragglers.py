@@ -121,8 +121,7 @@ def _lates(
     view: View, looked_at: Window, rows: CollectiveColumns, clear: float
 ) -> Iterator[tuple[list[_Late], list[int]]]:
     """Yield each group's most delayed collective per step, with the ranks late to most; where there
-    are none, each step as a whole of groups to whose many ops a rank comes a little late each time.
-    """
+    are none, each step as a whole of groups to whose many ops a rank comes a little late."""
     late = False
     for latest in _latest(view, looked_at, rows, clear):
         steps = rows.of["step"][latest].tolist()
