@@ -53,6 +53,8 @@ class Core:
 
     out_of_memory: Callable[[BaseException], None] | None = None
     """Reports the allocation behind an uncaught torch.OutOfMemoryError. Set by the hooks."""
+    loader: Any = None
+    """Weak reference to the data loader's iterator that the program used last, if any."""
     device: Any = None
     """Device timer (hooks.device.device_records), if tensors of this rank are on a device that can
     be timed."""

@@ -160,6 +160,8 @@ START_UP: Final = "start-up"
 """Phase of a rank that has not been in a group."""
 BLOCKED: Final = "blocked\n"
 """Begin of names that tell the call in which a rank's main thread waits."""
+LOADERS: Final = "loader workers"
+"""Name of the counts of a data loader's workers."""
 MAX_PARTS: Final = 64
 
 

@@ -85,6 +85,7 @@ SLOWED: dict[str, tuple[str, bool]] = {
     "child": ("slow-steps", True), "evaluates": ("slow-steps", True),
     "computes": ("slow-steps", False), "saves": ("slow-steps", False),
     "gathers": ("slow-steps", False), "thread": ("straggler", False),
+    "loads": ("straggler", False),
 }  # fmt: skip
 """What one rank of slow_programs does, what must be said, and whether with the place. What all do
 (``fine-WHAT``) is no more than a note."""
@@ -202,7 +203,8 @@ def slowed(what: str, draw: random.Random) -> Case:
 def fine_slowed(what: str, draw: random.Random) -> Case:
     """A job of slow_programs whose ranks all do the same."""
     argv = torchrun(3, "tests.diagnosis.slow_programs", f"fine-{what}", "0", "10")
-    return quick(Case(f"healthy:fine-{what}", argv, (), timeout_s=20))
+    besides = ("input-bound",) if what == "loads" else ()
+    return quick(Case(f"healthy:fine-{what}", argv, (), timeout_s=20, besides=besides))
 
 
 def nan(what: str, draw: random.Random) -> Case:

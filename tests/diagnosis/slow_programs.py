@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -93,12 +93,34 @@ class Metrics(threading.Thread):
             self.done.put(True)
 
 
+class Batches(torch.utils.data.Dataset[torch.Tensor]):
+    """Batches that the loader's workers need so long for, each."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 2 * STEPS
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        number = 1000 * dist.get_rank() + at  # a worker's own seed is the same on all ranks
+        return torch.randn(16, 64, generator=torch.Generator().manual_seed(number))
+
+
+def batches(slow: bool, workers: int) -> Iterator[torch.Tensor]:
+    """Return a loader that has a batch each 60 ms in the mean, or each 2: ``workers`` at once."""
+    samples = Batches((0.06 if slow else 0.002) * workers)
+    return iter(torch.utils.data.DataLoader(samples, None, num_workers=workers))
+
+
 def train(what: str, mine: bool, since: int) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     model = DDP(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     metrics = Metrics(mine) if what == "thread" else None
+    loader = batches(mine, since // 5) if what == "loads" else None
     data = torch.Generator().manual_seed(100 + dist.get_rank())
     for step in range(STEPS):
         time.sleep(0.02)
@@ -106,7 +128,8 @@ def train(what: str, mine: bool, since: int) -> None:
         if due and mine and what in NOW_AND_THEN:
             NOW_AND_THEN[what]()
         optimizer.zero_grad()
-        model(torch.randn(16, 64, generator=data)).pow(2).mean().backward()
+        batch = torch.randn(16, 64, generator=data) if loader is None else next(loader)
+        model(batch).pow(2).mean().backward()
         optimizer.step()
         if metrics is not None:
             metrics.asked.put(True)

@@ -19,6 +19,7 @@ from pardbg_agent.control.awaiting import awaited
 from pardbg_agent.control.inspect import MAX_WALKED, inside_own
 from pardbg_agent.identity import read_text
 from pardbg_agent.life.own_frames import is_own
+from pardbg_agent.sender.loader_workers import POLLS, Loaders
 from pardbg_agent.tables.code_files import is_program
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ _WRITES: Final = frozenset(
 )
 _OPENS: Final = frozenset({"x86_64": (257,), "aarch64": (56,)}.get(platform.machine(), ()))
 """openat, whose second argument is a path."""
-_POLLS: Final = frozenset({"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ()))
 _CONNECTS: Final = frozenset({"x86_64": (42,), "aarch64": (203,)}.get(platform.machine(), ()))
 _UNTOUCHED: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 """Type with which Python's socket leaves its descriptor as it is: otherwise, with a default
@@ -86,6 +86,7 @@ class Blocked:
         self._more = self._last_ns = 0
         """Repeated sightings at one place, and the last one's time; recorded once it has moved."""
         self._names: dict[str, int] = {}
+        self._loaders = Loaders(core)
 
     def look(self, made: int) -> None:
         """Sample the main thread. ``made``: number of records; unchanged, the thread stays."""
@@ -95,8 +96,10 @@ class Blocked:
         if "torch" not in sys.modules:  # a program without ops: no rank waits for it
             return
         self._due_ns = now + EVERY_NS
-        if made != self._seen[1]:
+        moved = made != self._seen[1]
+        if moved:
             made += self._moved()
+        made += self._core.guard.call("loader workers", self._loaders.look, moved) or 0
         with contextlib.suppress(OSError):  # a file that was closed meanwhile
             self._sample(made, now)
 
@@ -110,7 +113,7 @@ class Blocked:
             return
         number, fd = int(words[0]), int(words[1], 16)
         waits = kind == "poll" and bool(awaited(frame))
-        if number in _POLLS and int(words[2], 16) == 1 and not waits:
+        if number in POLLS and int(words[2], 16) == 1 and not waits:
             kind, fd = "fd", int.from_bytes(_memory(fd, 4), sys.byteorder, signed=True)
         if number in _OPENS:
             detail = _fifo(int(words[2], 16))

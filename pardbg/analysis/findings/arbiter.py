@@ -139,6 +139,27 @@ def _no_own_cause(cause: Candidate, effect: Candidate) -> bool:
     return bool(here) and not effect.facts.beyond_load()
 
 
+def _loads_longer(cause: Candidate, effect: Candidate) -> bool:
+    facts = cause.facts
+    return isinstance(facts, speed.Straggler) and facts.cause == "data" and _is_loud(cause)
+
+
+def _loads_now_and_then(cause: Candidate, effect: Candidate) -> bool:
+    """Return whether a loader's workers that finish together make every few steps slow."""
+    slow, of = cause.facts, effect.facts
+    assert isinstance(slow, speed.Straggler) and isinstance(of, speed.SlowSteps)
+    alike = 0.8 <= of.by_ns / max(slow.by_ns, 1) <= 1.25
+    return slow.cause == "data" and alike and cause.culprits == effect.culprits
+
+
+def _is_last_to_load(cause: Candidate, effect: Candidate) -> bool:
+    return isinstance(effect.facts, speed.Straggler) and effect.facts.cause == "data"
+
+
+def _is_loud(one: Candidate) -> bool:
+    return one.facts.severity() != "info"
+
+
 def _for_want_of_core(cause: Candidate, effect: Candidate) -> bool:
     facts = effect.facts
     core = isinstance(facts, speed.Straggler) and facts.cause == "core"
@@ -240,7 +261,7 @@ _ROOTS: Final[Families] = (ends.Raised, ends.Exited, ends.Lost)
 _LAST_RESORTS: Final[Families] = (*_ROOTS, ends.Followed, ends.LeftEarly, ends.CutOff)
 _SPEED: Final[Families] = (
     speed.Straggler, speed.ExposedCommunication, speed.SmallMessages, speed.SlowLink,
-    speed.SlowGroup, speed.ScheduleExcess, speed.StageImbalance,
+    speed.SlowGroup, speed.ScheduleExcess, speed.StageImbalance, speed.InputBound,
 )  # fmt: skip
 EXPLAINS: Final[tuple[Rule, ...]] = (
     # A rehearsal knows all ops: that ranks do not meet, and wait, follows from their order.
@@ -308,6 +329,10 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((values.StepDrift,), (values.ReplicaDivergence, values.NotFinite), _adds_others, "note"),
     # Steps with one number differ: lateness in them says nothing.
     Rule((values.StepDrift,), (speed.Straggler, speed.SlowSteps), _about_culprits),
+    # Where one loader is slower than the others it is that; where all are slow, one has to be last.
+    Rule((speed.Straggler,), (speed.InputBound,), _loads_longer),
+    Rule((speed.InputBound,), (speed.Straggler,), _is_last_to_load),
+    Rule((speed.Straggler,), (speed.SlowSteps,), _loads_now_and_then),
     # Times depend on the overloaded host.
     Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),

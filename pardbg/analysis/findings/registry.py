@@ -25,6 +25,7 @@ from pardbg.analysis.findings.finding import Candidate, Finding
 from pardbg.analysis.findings.load import overloaded_hosts
 from pardbg.analysis.findings.memory import failed_requests, memory
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
+from pardbg.analysis.findings.speed.input_bound import input_bound
 from pardbg.analysis.findings.speed.links import slow_groups, slow_links
 from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_steps import slow_steps
@@ -77,6 +78,7 @@ OF_SPEED: Final[tuple[Detector, ...]] = (
     stragglers,
     slow_steps,
     pipelines,
+    input_bound,
     exposed,
     small_messages,
     slow_links,

@@ -43,7 +43,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.level, self.step = 2, 0
+        self.level, self.step, self.loader = 2, 0, None
+        self.guard = SimpleNamespace(call=lambda _, look, moved: look(moved))
         self.defs = SimpleNamespace(name=lambda name: (self.names.append(name), len(self.names))[1])
         self.records = 0
         self.more: list[int] = []

@@ -313,7 +313,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
 
 def _speed() -> list[Candidate]:
     causes: tuple[speed.Lateness, ...] = (
-        "data", "loaders", "compute", "idle", "launch", "communication", "core", "host", "unknown"
+        "data", "compute", "idle", "launch", "communication", "core", "host", "unknown"
     )  # fmt: skip
     found = [
         one("straggler", straggler(cause, late), (0, 1, 5), late)
@@ -346,6 +346,8 @@ def _speed() -> list[Candidate]:
         one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0), (0, 1), (1,)),
         one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0, True, 0.8), (0, 1), (1,)),
         one("too-few-microbatches", speed.TooFewMicrobatches(2, 1 / 3, 1 / 3, 8, 1 / 9), (0, 1)),
+        one("input-bound", speed.InputBound(50 * MS, 100 * MS, None), (0, 1)),
+        one("input-bound", speed.InputBound(50 * MS, 100 * MS, 0.97), (0, 1)),
         one("exposed-communication", exposed, (0, 1)),
         one("small-messages", speed.SmallMessages("all_reduce", 64, 6400, 20 * MS, 100 * MS)),
         one("slow-link", speed.SlowGroup("all_reduce", 1e6, 30 * MS, 5 * MS, 3), (1, 5), (1, 5)),

@@ -124,23 +124,6 @@ def test_a_loader_that_sleeps_in_the_rank_itself_is_named_by_its_line(
     assert (facts(finding, "cause"), finding.where) == ("data", where)
 
 
-@pytest.mark.parametrize(("others", "cause", "severity"), [
-    ((1, 1), "loaders", "info"), ((1, 0), "loaders", "info"), ((0, 0), "data", "warning"),
-])  # fmt: skip
-def test_where_all_wait_for_their_loaders_the_last_is_not_to_blame(
-    others: tuple[int, int], cause: str, severity: str
-) -> None:
-    """Loading takes 10 of 100 ms on ranks 0 and 2, seen in it so often, and 40 on rank 1."""
-    trace = data_parallel(Trace(3), {1: {"data": 30}})
-    for proc, looks in zip(trace.ranks, (others[0], 6, others[1]), strict=True):
-        if looks:
-            proc.record(Kind.PROBE, 1000, 1000, proc.name("blocked\nworker\n\t77\tsleep\nt.py:3"),
-                        lane=Lane.COUNTER, a=looks)  # fmt: skip
-    finding = one(trace, "straggler")
-    assert facts(finding, "cause", "cause_ns") == (cause, 30 * MS)
-    assert finding.severity == severity and finding.culprits == (1,)
-
-
 @pytest.mark.parametrize("looks", [4, 3])
 def test_a_pipeline_that_a_sleep_holds_up_names_rank_and_line(looks: int) -> None:
     """Rank 1 is busy elsewhere for 40 ms of a step of 200. Looks are 200 ms apart, the job has

@@ -113,8 +113,10 @@ def phase_ends(
     x.loop.phase = 0
 
 
-def _before_data(c: _core.Core, *_: Any) -> int:
+def _before_data(c: _core.Core, loader: Any, *_: Any) -> int:
     t0 = now_ns()
+    if c.loader is None or c.loader() is not loader:
+        c.loader = weakref.ref(loader)
     local().nest.optimizer = None  # an optimizer whose step() raised did not end it
     phase_begins(c, context.of(c), "data", t0)
     return t0

@@ -52,9 +52,8 @@ class HostOverloaded(Note):
 
 
 Lateness = Literal[
-    "data", "loaders", "compute", "idle", "launch", "communication", "core", "host", "blocked",
-    "unknown",
-]  # fmt: skip
+    "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "unknown"
+]
 MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "idle", "launch", "blocked")
 """Causes that belong to a rank even on an overloaded host. So does ``host`` if waits for a core are
 known, as they are subtracted from it. ``communication`` does not: the backend's threads wait for
@@ -135,7 +134,6 @@ class Straggler(Facts):
         inside = f", in {self.call}" if self.call else ""
         return {
             "data": f"{its} data loading takes {by} longer",
-            "loaders": f"{its} data loading takes {by} longer, and all wait for their loaders",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
             "idle": f"{its} {' and '.join(self.phases)} {'takes' if one else 'take'} {by} longer, "
             f"mostly without computing: {it} {'sleeps' if one else 'sleep'} or {waits} there",
@@ -394,6 +392,28 @@ class ExposedCommunication(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class InputBound(Facts):
+    """Ranks wait for their data, for a fifth of a step, whichever rank it is."""
+
+    waits_ns: float
+    step_ns: float
+    busy: float | None
+    """Median over ranks of the share of the time for which loaders' workers are at work; None: not
+    known, or the ranks load their data themselves."""
+
+    def severity(self) -> Severity:
+        long = self.waits_ns >= max(2 * NOTE_NS, 4 * NOTE_SHARE * self.step_ns)
+        return "warning" if long else "info"
+
+    def text(self, about: Candidate) -> str:
+        waits = f"{duration(self.waits_ns)} ({percent(self.waits_ns / self.step_ns, 0)})"
+        text = f"for {waits} of a step no batch is ready, and training waits for its data."
+        if self.busy is None:
+            return text
+        return f"{text} The loaders' workers are busy {percent(self.busy, 0)} of the time."
+
+
+@dataclass(frozen=True, slots=True)
 class SmallMessages(Facts):
     """8 or more collectives below 64 KiB in a row."""
 
@@ -466,6 +486,7 @@ KINDS: Final = kinds(
         "stage-imbalance": StageImbalance,
         "too-few-microbatches": TooFewMicrobatches,
         "schedule-excess": ScheduleExcess,
+        "input-bound": InputBound,
         "exposed-communication": ExposedCommunication,
         "small-messages": SmallMessages,
         "slow-link": (SlowLink, SlowGroup),

@@ -22,7 +22,8 @@ from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
 from pardbg.analysis.findings.speed.system_calls import (
     CAUSE_SHARE,
     blocked,
-    others_wait_for_workers,
+    busy_loaders,
+    slow_loaders,
 )
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
@@ -54,8 +55,8 @@ OF_STEP: Final = 0.1
 BEYOND: Final = 2.0
 """Factor above the usual spread of the others' arrivals; below it is mutual disturbance."""
 LEAST_RANKS: Final = 3
-LOADS: Final = 0.05
-"""Share of a step for which a rank whose loader is ahead of it never waits."""
+SELDOM: Final = 0.15
+"""Least share of the steps in which a rank whose loader is too slow is late."""
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Least mean lateness, in standard errors. ``MEAN_BEYOND``: as ``BEYOND``, for window means."""
 MAX_MEMBERS, MAX_GROUPS = 64, 4
@@ -84,6 +85,8 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
     also: dict[Ranks, set[int]] = defaultdict(set)
     for lates, again in _lates(view, looked_at, rows, clear):
         culprits = again or _by_mean(view, looked_at, lates, clear)
+        if not culprits:
+            culprits, lates = _by_loaders(view, looked_at, lates, clear)
         excess = _excess(view, looked_at, lates, culprits) if culprits else {}
         culprits = _workers(excess, culprits)
         of = tuple(culprits)
@@ -186,7 +189,7 @@ def _latest(
     new = np.ones(len(order), np.bool_)
     new[1:] = (np.diff(step[order]) != 0) | (np.diff(group[order]) != 0)
     best = order[new]
-    if not overloaded(view, looked_at):
+    if not overloaded(view, looked_at) and not slow_loaders(view, looked_at):
         best = best[np.isin(group[best], _with_late(looked_at, rows, best, half, clear))]
     each = np.split(best, np.flatnonzero(np.diff(group[best])) + 1) if len(best) else []
     firsts = dict(zip(*(of.tolist() for of in np.unique(group, return_index=True)), strict=True))
@@ -249,6 +252,16 @@ def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float
     return [last] if found else []
 
 
+def _by_loaders(
+    view: View, looked_at: Window, lates: list[_Late], clear: float
+) -> tuple[list[int], list[_Late]]:
+    """Return ranks whose loaders are known to be too slow, and the steps in which they are late:
+    workers that finish together make every few steps slow."""
+    slow = slow_loaders(view, looked_at)
+    late = [one for one in lates if max((one.by.get(r, 0) for r in slow), default=0) >= clear]
+    return (slow, late) if SELDOM * len(looked_at.steps) <= len(late) else ([], lates)
+
+
 def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
     """Return the spread of the other ranks' arrivals in a usual step, in ns."""
     apart = []
@@ -271,7 +284,7 @@ def _candidate(
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     own_cost = (_cost(late, culprits) for late in late_in)
-    cost = median(own_cost) if again else _mean_cost(lates, culprits)
+    cost = median(own_cost) if again else _mean_cost(lates, culprits, looked_at.steps)
     stood = _stood(view, looked_at, culprits, by)
     found: tuple[Lateness, float, tuple[str, ...]] = ("core", stood, ())
     if not stood or stood < CAUSE_SHARE * by:
@@ -287,13 +300,15 @@ def _candidate(
         cause, cause_ns, phases = "blocked", blocked_ns, ()
     elif not (long and {"launch": True, "data": own_load}.get(cause, False)):
         blocking = where = None
-    if cause == "data" and blocking is None and _all_load(view, looked_at, lates, culprits):
-        cause, cost = "loaders", 0  # without it the next one's loader would hold them all up
+    if cause == "data" and blocking is None:  # without it the others' loaders would hold them up
+        others = (busy for r, busy in busy_loaders(view, looked_at).items() if r not in culprits)
+        cost = min(cost, (1 - max(others, default=0.0)) * looked_at.step_ns)
     newest = late_in[-1].row
     call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""
     facts = Straggler(
         label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
-        cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns, recurring=again,
+        cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns,
+        recurring=again or culprits == slow_loaders(view, looked_at),
         timed=_is_timed(view, looked_at, culprits, by),
         contended=cause == "compute" and _is_contended(view, looked_at, culprits, by),
         own_ns=cost if cause == "core" else min(cost, by - stood),
@@ -307,20 +322,6 @@ def _candidate(
         cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
-
-
-def _all_load(
-    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
-) -> bool:
-    """Return whether the others wait for their loaders' workers in most steps, too: all loaders are
-    too slow, and one of them has to be last."""
-    taken = [
-        phases_in(view, rank, span).get("data", 0) for late in lates[-8:]
-        for rank, span in [*_before(view, looked_at, late).items()][:COMPARED]
-        if rank not in culprits
-    ]  # fmt: skip
-    long = bool(taken) and median(taken) >= LOADS * looked_at.step_ns
-    return long and others_wait_for_workers(view, looked_at, culprits)
 
 
 def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:
@@ -341,9 +342,9 @@ def _cost(late: _Late, culprits: Sequence[int]) -> int:
     return max(0, max(late.by.values()) - max(others, default=0))
 
 
-def _mean_cost(lates: Sequence[_Late], culprits: Sequence[int]) -> float:
+def _mean_cost(lates: Sequence[_Late], culprits: Sequence[int], steps: Sequence[int]) -> float:
     """Return the cost of culprits in the mean step, where another rank comes last in most steps."""
-    by = {rank: fmean(late.by.get(rank, 0) for late in lates) for rank in lates[0].by}
+    by = {r: sum(late.by.get(r, 0) for late in lates) / len(steps) for r in lates[0].by}
     others = [ns for rank, ns in by.items() if rank not in culprits]
     return max(0.0, max(by.values()) - max(others, default=0.0))
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from statistics import median
+from statistics import fmean, median
 from typing import Final, Literal
 
 import numpy as np
@@ -75,6 +75,11 @@ class Window:
     def step_ns(self) -> float:
         """Return the median over steps of the longest time over ranks, in ns."""
         return median(max(b - a for a, b in self.spans[step].values()) for step in self.steps)
+
+    @cached_property
+    def mean_ns(self) -> float:
+        """Return the mean over steps of the longest time over ranks, in ns."""
+        return fmean(max(b - a for a, b in self.spans[step].values()) for step in self.steps)
 
     @cached_property
     def begin_ns(self) -> int:
