@@ -361,6 +361,8 @@ def _check_magic(path: Path, file: BinaryIO) -> None:
     head = file.read(len(MCAP0_MAGIC))
     if not head:
         raise SessionError(f"{path} is empty: nothing was recorded")
+    if head.startswith(b"\x1f\x8b"):
+        raise SessionError(f"{path} is packed: `gunzip -k {path}` unpacks it")
     if not MCAP0_MAGIC.startswith(head) and head != MCAP0_MAGIC:
         raise SessionError(
             f"{path} is not a session: record one with `pardbg run -o S.mcap -- CMD`"

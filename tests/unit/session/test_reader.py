@@ -91,7 +91,12 @@ def test_a_flipped_byte_ends_the_file_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "is empty"), (b"hello world", "not a session"), (b"\x89MC", "cut off after 3 bytes")],
+    [
+        (b"", "is empty"),
+        (b"hello world", "not a session"),
+        (b"\x89MC", "cut off after 3 bytes"),
+        (b"\x1f\x8b\x08\x00\x00\x00\x00", "gunzip"),
+    ],
 )
 def test_not_a_session(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "odd"
