@@ -32,6 +32,24 @@ def test_buffers_of_floating_point_are_those_of_the_optimizers_models() -> None:
     assert not Models().buffers([torch.zeros(1)]) and other.linear is not None
 
 
+@pytest.mark.parametrize(("graded", "ran", "names"), [
+    ((), (0,), []), ((), (0, 1), ["1.weight", "1.bias"]), (("weight",), (0,), ["1.weight"]),
+])  # fmt: skip
+def test_copies_are_what_the_program_computes_with_and_does_not_step(
+    graded: tuple[str, ...], ran: tuple[int, ...], names: list[str]
+) -> None:
+    """A rank of a pipeline keeps the whole model, and computes and steps its first layer; with the
+    second one it computes where that was called, or got a gradient."""
+    gc.collect()
+    whole = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    for name in graded:
+        whole[1].get_parameter(name).grad = torch.zeros_like(whole[1].get_parameter(name))
+    models = Models()
+    stepped = set(map(id, whole[0].parameters()))
+    found = models.used(stepped, {models.number(whole)}, {id(whole[at]) for at in ran})
+    assert [one.name for one in found] == names
+
+
 def test_an_optimizers_own_tensor_has_the_name_that_the_program_tells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -86,6 +86,8 @@ class Capture:
         self._called_hooks: list[Any] = []
         self._plain: set[int] = set()
         """Modules without compiled ones inside, by id."""
+        self._ran: set[int] = set()
+        """Modules that the program called, by id."""
         before = register_optimizer_step_pre_hook(self._before)
         self.handles = before, register_optimizer_step_post_hook(self._after), self
         if not wanted.start:
@@ -114,6 +116,7 @@ class Capture:
             self._called_hooks += register_module_forward_pre_hook(self._any_called), ended
 
     def _watch_calls_of(self, root: Any) -> None:
+        self._ran.update(map(id, root.modules()))
         hook = root.register_forward_pre_hook(self._called, with_kwargs=True)
         self._called_hooks.append(hook)
 
@@ -144,7 +147,9 @@ class Capture:
         self._trained.update(one.model for one in names)
         if c.step > self._used_step:
             self._used_step = c.step
-            self._tell(c, c.step, "used", self._models.used(self._stepped, self._trained))
+            self._tell(
+                c, c.step, "used", self._models.used(self._stepped, self._trained, self._ran)
+            )
         key = hash((id(optimizer), *map(id, parameters_of(optimizer))))
         if key not in self._begun:
             self._begun.add(key)
@@ -196,6 +201,7 @@ class Capture:
     def _any_called(self, module: Any, args: Any) -> None:
         if torch.compiler.is_compiling():
             return  # first: later code would be compiled, with guards on its reads
+        self._ran.add(id(module))
         if id(module) not in self._plain:
             inside = list(module.modules())
             self._plain.update(map(id, inside))

@@ -108,15 +108,22 @@ class Models:
                     found.append(Named(order, name, buffer, [], model, []))
         return found
 
-    def used(self, stepped: Container[int], models: Container[int]) -> Iterator[Named]:
+    def used(
+        self, stepped: Container[int], models: Container[int], ran: Container[int]
+    ) -> Iterator[Named]:
         """Yield the trainable parameters of ``models`` without those that this process steps (by
-        id): copies of the results of another tensor's or rank's optimizer."""
+        id): copies of the results of another tensor's or rank's optimizer. Without those neither
+        of a module that ``ran`` nor with a gradient: a rank of a pipeline may keep the whole
+        model, of which it computes one stage."""
         for root in self._known() or self.outermost():
             if self._numbers.get(id(root)) not in models:
                 continue
             known_as = layer_names(root)
+            called = {id(p) for m in root.modules() if id(m) in ran for p in m.parameters(False)}
             for order, (name, p) in enumerate(root.named_parameters()):
-                if p.requires_grad and id(p) not in stepped and (found := working_part(p)):
+                copied = p.requires_grad and id(p) not in stepped
+                taken = copied and (id(p) in called or p.grad is not None)
+                if taken and (found := working_part(p)):
                     part, placed = found
                     name = canonical(known_as(name))
                     yield Named(order, name, part, [], self.number(root), [], placed)
