@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import pardbg_agent
 from pardbg_agent.hooks.watch.tensor_names import Models, place
@@ -48,6 +50,22 @@ def test_copies_are_what_the_program_computes_with_and_does_not_step(
     stepped = set(map(id, whole[0].parameters()))
     found = models.used(stepped, {models.number(whole)}, {id(whole[at]) for at in ran})
     assert [one.name for one in found] == names
+
+
+def test_what_ddp_leaves_alone_is_no_replica() -> None:
+    """As experts are, of which each rank has its own."""
+    gc.collect()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["1.weight"])
+        ddp = DistributedDataParallel(model)
+        named = Models().named(list(ddp.parameters()))
+        assert [(one.name, one.over) for one in named] == [
+            ("0.weight", [0]), ("0.bias", [0]), ("1.weight", []),
+        ]  # fmt: skip
+    finally:
+        dist.destroy_process_group()
 
 
 def test_an_optimizers_own_tensor_has_the_name_that_the_program_tells(

@@ -15,6 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pardbg_agent.hooks.tensors import replicated
 from pardbg_agent.hooks.watch.framework_places import (
     Axis,
     Placed,
@@ -255,7 +256,7 @@ def _replicas(root: nn.Module) -> dict[int, list[int]]:
     for module in root.modules():
         if isinstance(module, DistributedDataParallel):
             ranks = dist.get_process_group_ranks(module.process_group)
-            found |= {id(p): ranks for p in module.parameters()}
+            found |= {id(p): ranks for _, p in replicated(module)}
     for p in root.parameters():
         mesh = getattr(p, "device_mesh", None)
         if mesh is not None:
