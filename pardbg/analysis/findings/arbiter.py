@@ -254,7 +254,7 @@ def _always(cause: Candidate, effect: Candidate) -> bool:
 STALLS: Final[Families] = (
     stalls.MissingRank, stalls.Deadlock, stalls.Misaddressed, stalls.StuckOp, stalls.UnseenRank,
 )  # fmt: skip
-CALLS: Final[Families] = (stalls.StuckCall, stalls.StuckRemote)
+CALLS: Final[Families] = (stalls.StuckCall, stalls.StuckRemote, stalls.StuckLock)
 DISAGREEMENTS: Final[Families] = (Mismatch, MessageMismatch, ThreadOrder, RehearsedOrder)
 _STANDSTILLS: Final[Families] = (*STALLS, *CALLS, *DISAGREEMENTS)
 _ROOTS: Final[Families] = (ends.Raised, ends.Exited, ends.Lost)

@@ -46,6 +46,7 @@ class Sample(NamedTuple):
     """Number of looks that saw the thread there, at most the number within the time asked for."""
     blocking: Blocking
     place: str
+    t_ns: int
 
 
 def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
@@ -59,9 +60,10 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
     rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LAST:]
     for row in rows[::-1].tolist():
         found = _read(view, wanted[int(table.col("name_id")[row])])
-        most = (int(table.when[row]) - since_ns) // BEAT_NS + 1  # its stay may have begun earlier
+        t_ns = int(table.when[row])
+        most = (t_ns - since_ns) // BEAT_NS + 1  # its stay may have begun earlier
         if found is not None:
-            yield Sample(min(most, max(1, int(table.col("a")[row]))), *found)
+            yield Sample(min(most, max(1, int(table.col("a")[row]))), *found, t_ns)
 
 
 def counted(view: View, rank: int, since_ns: int) -> Counter[tuple[Blocking, str]]:

@@ -1,4 +1,5 @@
-"""Calls of torch.distributed.rpc whose function does not return. Times in ms."""
+"""Calls that do not return: functions of torch.distributed.rpc; waits for a build's lock file that
+it left behind. Times in ms."""
 
 from __future__ import annotations
 
@@ -85,3 +86,33 @@ def test_a_call_that_may_yet_end_is_nothing(more: dict[str, Any]) -> None:
 def test_a_worker_that_trains_in_a_call_is_no_news() -> None:
     """As where one worker asks all others to train, and waits for them."""
     assert said(stack=FORWARD, cpu=(0.3, 1.0, 0.3), until=120_000) is None
+
+
+@pytest.mark.parametrize(
+    ("second", "cpu", "until", "is_said"),
+    [
+        ("lock file\n/ext/lock\t\t", 0.0, 15_000, True),
+        ("lock file\n/ext/lock\t\t", 0.0, 11_000, False),  # rank 1 since 2000: for 9 s
+        ("lock file\n/ext/lock\t\theld", 0.0, 15_000, False),
+        ("child\n", 0.0, 15_000, False),  # rank 1 builds
+        ("lock file\n/ext/lock\t\t", 1.0, 15_000, False),  # it has gone on
+    ],
+)
+def test_a_lock_file_that_all_ranks_wait_for_and_none_has_open(
+    second: str, cpu: float, until: float, is_said: bool
+) -> None:
+    trace = Trace(2)
+    for proc, t, call in zip(
+        trace.ranks, (1500, 2000), ("lock file\n/ext/lock\t\t", second), strict=True
+    ):
+        name = proc.name(f"{wire.BLOCKED}{call}\nds.py:4 in start")
+        proc.record(wire.Kind.PROBE, t, t, name, a=0)
+    trace.flush()
+    for proc in trace.ranks:
+        state_of(trace, proc, until - 100, cpu=cpu * proc.rank)
+    one = found(trace, until).get("stuck-call")
+    assert (one is not None) == is_said
+    if one is not None:
+        assert (one.severity, one.ranks, one.culprits) == ("warning", (0, 1), ())
+        assert (one.where, one.t_ns) == ("ds.py:4 in start", ns(2000))
+        assert facts(one, "file") == "/ext/lock"

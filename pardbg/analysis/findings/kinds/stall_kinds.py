@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
-from pardbg.analysis.findings.kinds.absence import Absence, threads_text
+from pardbg.analysis.findings.kinds.absence import Absence, blocking_advice, threads_text
 from pardbg.analysis.findings.kinds.end_kinds import LeftEarly
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place, RehearsedOrder, places_sentence
 from pardbg.analysis.findings.kinds.recording_kinds import NodeLost, RankUnrecorded
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 _MAX_PARTS: Final = 6
@@ -377,6 +378,17 @@ class StuckRemote(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class StuckLock(Facts):
+    """All ranks wait for a lock file that no process has open."""
+
+    file: str
+    lasted_ns: int
+
+    def advice(self) -> str:
+        return blocking_advice(Blocking("lock file", self.file), self)
+
+
+@dataclass(frozen=True, slots=True)
 class LateRank(Note):
     """Note: a rank arrived that late; the wait is over."""
 
@@ -404,7 +416,7 @@ KINDS: Final = kinds(
         "p2p-cycle": Deadlock,
         "unpaired-send unpaired-recv": (Deadlock, Misaddressed),
         "p2p-tag-mismatch": (Deadlock, RehearsedOrder),
-        "stuck-call": (StuckCall, StuckRemote),
+        "stuck-call": (StuckCall, StuckRemote, StuckLock),
         "stuck-op": StuckOp,
         "unseen-rank": (UnseenRank, RankUnrecorded),
         "late-rank": LateRank,

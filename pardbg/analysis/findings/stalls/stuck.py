@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 from pardbg.analysis.base.asof import View
@@ -11,11 +12,13 @@ from pardbg.analysis.findings.finding import Candidate, Evidence, Label
 from pardbg.analysis.findings.kinds.stall_kinds import (
     AtStore,
     StuckCall,
+    StuckLock,
     StuckOp,
     StuckRemote,
     UnseenRank,
 )
 from pardbg.analysis.findings.stalls.absences import absence, other_threads
+from pardbg.analysis.hangs.blocking_calls import Sample, samples
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, wait_graph
@@ -32,6 +35,8 @@ BUSY_NS: Final = 60_000_000_000
 """Minimum time for a call of a single rank that works, in ns."""
 REMOTE_NS: Final = 10_000_000_000
 """Minimum time for an RPC to another worker while no rank does anything, in ns."""
+LOCK_NS: Final = 10_000_000_000
+"""Minimum time that all ranks wait for lock files that no process has open, in ns."""
 APART: Final = 0.2
 """Maximum difference in cores used by two ranks of which neither computes while RPC polls."""
 POLLING: Final = 0.6
@@ -112,6 +117,31 @@ def stuck_calls(view: View) -> Iterator[Candidate]:
         if idle or view.t_ns - op.since_ns >= BUSY_NS:
             found += 1
             yield _stuck_call(view, op, now, idle)
+
+
+def left_locks(view: View) -> Iterator[Candidate]:
+    """Find a lock file that all ranks wait for and no process has open: who made it was killed. A
+    rank that does anything else, on whatever host, may have it open, and build."""
+    found: dict[int, Sample] = {}
+    for rank in view.ranks:
+        if not ended(view, rank):
+            now = seen(view, rank)
+            newest = [*takewhile(_waits_for_nobody, samples(view, rank, now.moved_ns))]
+            if not (newest and _is_idle(now)) or view.t_ns - newest[-1].t_ns < LOCK_NS:
+                return
+            found[rank] = newest[-1]
+    if found:
+        since = max(one.t_ns for one in found.values())
+        of = found[min(found)]
+        yield Candidate(
+            kind="stuck-call", ranks=tuple(sorted(found)), culprits=(), where=of.place, t_ns=since,
+            evidence=Evidence(since, min(found), "timeline", op=of.blocking.file),
+            facts=StuckLock(of.blocking.file, view.t_ns - since),
+        )  # fmt: skip
+
+
+def _waits_for_nobody(one: Sample) -> bool:
+    return one.blocking.call == "lock file" and not one.blocking.does
 
 
 def _stuck_remote(view: View, op: PendingOp) -> Iterator[Candidate]:
