@@ -66,11 +66,12 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
             yield Sample(min(most, max(1, int(table.col("a")[row]))), *found, t_ns)
 
 
-def counted(view: View, rank: int, since_ns: int) -> Counter[tuple[Blocking, str]]:
+def counted(view: View, rank: int, since_ns: int, until_ns: int) -> Counter[tuple[Blocking, str]]:
     """Return (call, place) -> number of looks that saw the rank there."""
     found: Counter[tuple[Blocking, str]] = Counter()
     for one in samples(view, rank, since_ns):
-        found[one.blocking, one.place] += one.looks
+        if one.t_ns <= until_ns:
+            found[one.blocking, one.place] += one.looks
     return found
 
 

@@ -111,6 +111,21 @@ def test_the_call_it_sleeps_in_is_named_from_four_looks_on(
     assert (facts(finding, "cause"), finding.where) == (cause, where)
 
 
+@pytest.mark.parametrize("ends", [1_700, 20_000])
+def test_looks_count_per_step_of_the_training_however_late_the_job_ends(ends: float) -> None:
+    """Four looks of 200 ms in 17 steps of 100 ms: 47 ms of a step. A look after the training, as of
+    an exit that sleeps, is no part of it."""
+    trace = data_parallel(Trace(3), {1: {"forward": 30}})
+    proc = trace.ranks[1]
+    for t, looks in ((1000, 4), (ends, 20 if ends > 1700 else 0)):
+        proc.record(Kind.PROBE, t, t, proc.name("blocked\nsleep\n\ntrain.py:3"),
+                    lane=Lane.COUNTER, a=looks) if looks else None  # fmt: skip
+    trace.end(ends)
+    finding = one(trace, "straggler")
+    assert (facts(finding, "cause"), finding.where) == ("blocked", "train.py:3")
+    assert facts(finding, "cause_ns") == pytest.approx(4 * 200 / 17 * MS, rel=0.01)
+
+
 @pytest.mark.parametrize(("call", "where"), [("sleep", "train.py:3"), ("poll", None)])
 def test_a_loader_that_sleeps_in_the_rank_itself_is_named_by_its_line(
     call: str, where: str | None

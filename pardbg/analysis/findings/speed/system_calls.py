@@ -30,15 +30,15 @@ def blocked(
 ) -> tuple[Blocking | None, str | None, float]:
     """Return (call, place, ns per step) of the system call in which the first culprit was seen
     most, beyond what the other ranks were; one sample stands for a heartbeat."""
-    since = _since(view, looked_at, culprits[0])
+    since, until = _since(view, looked_at, culprits[0]), looked_at.end_ns
     usual: Counter[tuple[Blocking, str]] = Counter()
     for other in _others(view, culprits):
-        usual |= counted(view, other, since)
-    own = (counted(view, culprits[0], since) - usual).most_common(1)
+        usual |= counted(view, other, since, until)
+    own = (counted(view, culprits[0], since, until) - usual).most_common(1)
     if not own or own[0][1] < _LEAST_SAMPLES:
         return None, None, 0.0
     (of, where), number = own[0]
-    return of, where, number * BEAT_NS * looked_at.step_ns / (view.t_ns - since)
+    return of, where, number * BEAT_NS * looked_at.step_ns / (until - since)
 
 
 def _others(view: View, culprits: Sequence[int]) -> list[int]:
