@@ -49,7 +49,7 @@ def test_megatrons_buffers_with_and_without_the_distributed_optimizer() -> None:
 
 def test_zero_keeps_the_gradients_of_its_partition() -> None:
     trained = [torch.zeros(4, requires_grad=True), torch.zeros(4, requires_grad=True)]
-    flat = torch.cat([p.detach() for p in trained])
+    flat = torch.cat([*(p.detach() for p in trained), torch.zeros(2)])  # padded
     held = _zero_1_2(Made(
         bit16_groups=[trained], bit16_groups_flat=[flat], averaged_gradients={0: [torch.zeros(4)]},
         partition_gradients=True, partition_count=[2],
@@ -61,7 +61,7 @@ def test_zero_keeps_the_gradients_of_its_partition() -> None:
 def test_experts_that_are_sharded_over_fewer_ranks_have_no_level() -> None:
     flat = [torch.zeros(4), torch.zeros(4)]
     held = _zero_1_2(Made(
-        bit16_groups=[[], []], bit16_groups_flat=flat, averaged_gradients={},
+        bit16_groups=[[p] for p in flat], bit16_groups_flat=flat, averaged_gradients={},
         partition_gradients=False, partition_count=[2, 1],
     ))  # fmt: skip
     assert (held.level, held.whole_bytes) == (None, 32)

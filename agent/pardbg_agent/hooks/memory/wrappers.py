@@ -123,7 +123,7 @@ def _zero_1_2(wrapper: Any) -> Held:
     counts = set(wrapper.partition_count)
     return Held(
         level if len(counts) < 2 else None, max(counts, default=1), flat,
-        sum(t.nbytes for t in flat), gradients,
+        sum(p.nbytes for p in trained), gradients,  # without the buffers' padding
     )  # fmt: skip
 
 
