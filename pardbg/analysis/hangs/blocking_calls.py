@@ -67,7 +67,7 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
 
 
 def counted(view: View, rank: int, since_ns: int, until_ns: int) -> Counter[tuple[Blocking, str]]:
-    """Return (call, place) -> number of looks that saw the rank there."""
+    """Return (call, place) -> number of looks in that time that saw the rank there."""
     found: Counter[tuple[Blocking, str]] = Counter()
     for one in samples(view, rank, since_ns):
         if one.t_ns <= until_ns:

@@ -39,7 +39,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, steps: int, starts: tuple[int, int
     with monkeypatch.context() as patch:
         patch.setattr(np, "isin", lambda a, *rest: (sizes.append(len(a)), _isin(a, *rest))[1])
         kinds = {one.kind for one in findings(view)}
-        counted(view, 1, ns(10 * steps - 300))
+        counted(view, 1, ns(10 * steps - 300), view.t_ns)
     assert ("unequal-start" in kinds) == (len(set(starts)) > 1)
     return sum(sizes)
 
@@ -64,5 +64,6 @@ def test_looks_at_one_stay_in_a_call_add_up() -> None:
         proc.record(Kind.PROBE, t, t, proc.name("blocked\nsleep\n\ntrain.py:3"), a=more)
     trace.flush()
     view = View(trace.store(), ns(5000))
-    assert list(counted(view, 0, ns(0)).values()) == [4]
-    assert list(counted(view, 0, ns(1300)).values()) == [2]
+    assert list(counted(view, 0, ns(0), view.t_ns).values()) == [4]
+    assert list(counted(view, 0, ns(1300), view.t_ns).values()) == [2]
+    assert list(counted(view, 0, ns(0), ns(1300)).values()) == [1]
