@@ -78,6 +78,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "frozen-ddp": (("unequal-settings",), SLOW), "leaves-out": (("replica-divergence",), SLOW),
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
     "leaves-out-fsdp": (("unequal-settings",), SLOW),
+    "leaves-out-two-fsdp": (("unequal-settings",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 SLOWED: dict[str, tuple[str, bool]] = {
@@ -96,7 +97,7 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
              "scale-differs", "eval-by-hand", "zeros-ddp", "zeros-by-hand", "dropout-ddp",
              "loss-ddp", "clips-own-fsdp", "rate-zero", "frozen-ddp",
-             "leaves-out-fsdp")  # fmt: skip
+             "leaves-out-fsdp", "leaves-out-two-fsdp")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -114,6 +115,7 @@ FINE = (
     "fine-accumulates-once-less",
     "fine-epochs",
     "fine-leaves-out-fsdp",
+    "fine-two-fsdp",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)

@@ -234,16 +234,18 @@ def fsdp(what: str, mine: bool, since: int) -> None:
     for module in (model[0], model[2], model) if whole is None else ():
         fully_shard(module)
     rate = 0.01 if what == "rate-fsdp" and mine else 0.001
-    leaves_out = what == "fine-leaves-out-fsdp" or (what == "leaves-out-fsdp" and mine)
+    leaves_out = what == "fine-leaves-out-fsdp" or (what.startswith("leaves-out") and mine)
     parameters = list(model.parameters())[: -1 if leaves_out else None]
-    optimizer = torch.optim.AdamW(parameters, lr=rate)
+    parts = (parameters[:1], parameters[1:]) if "two" in what else (parameters,)
+    # in which order a rank steps its optimizers is its own matter
+    optimizers = [torch.optim.AdamW(of, lr=rate) for of in parts[:: -1 if mine else 1]]
     same = what == "same-data-fsdp"
     data = torch.Generator().manual_seed(7 if same else 100 + dist.get_rank())
     for number in range(STEPS):
         time.sleep(0.02)
         model.train(not (what == "eval-fsdp" and mine and number >= since))
         if what != "never-clears-fsdp":
-            optimizer.zero_grad()
+            model.zero_grad()
         x = torch.randn(16, 64, generator=data)
         ((whole or model)(x) - x[:, :8]).pow(2).mean().backward()
         alone = what == "clips-shards-own-fsdp"
@@ -253,7 +255,8 @@ def fsdp(what: str, mine: bool, since: int) -> None:
         elif what.startswith("clips"):
             nn.utils.clip_grad_norm_((whole or model).parameters(), limit)
         if not (what == "no-step-fsdp" and mine and number >= since and number % 5 == 0):
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
 
 
 def gathers(what: str, mine: bool, since: int) -> None:

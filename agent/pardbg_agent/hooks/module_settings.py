@@ -3,7 +3,8 @@
 - **modes** (**modes-own** for models without a wrapper): how many modules are in training mode.
 - **modules CLASS(NAME=VALUE,…) …**: the classes of torch.nn among them, each with its numbers that
   are not sizes (a dropout's p, a norm's eps and momentum) and its options; and how many parameters
-  that DDP keeps equal, or the optimizer steps, are not frozen, or how many of FSDP's it leaves out.
+  that DDP keeps equal, or the optimizer steps, are not frozen, or how many of FSDP's no optimizer
+  has.
 
 They are recorded at an optimizer's step that has checksums."""
 
@@ -17,6 +18,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.tensors import parameters_of
+from pardbg_agent.hooks.training.cycle import Cycle
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_EVALUATED: Final = 8
@@ -45,8 +47,9 @@ def tell_unwrapped(c: _core.Core, optimizer: Any, look: int) -> None:
         roots = [root for unit in units for root in getattr(unit, "modules", ())]
         modules = {id(m): m for root in roots for m in root.modules()}.values()
         trained = {id(p) for m in modules for p in m._parameters.values() if _is_trained(p)}
-        left_out = trained.difference(map(id, parameters_of(optimizer)))
-        tell(c, modules, look, left_out=len(left_out))
+        optimizers = (optimizer, *c.optimizers(), *context.of(c).part(Cycle).to_come)
+        stepped = {id(p) for one in optimizers for p in parameters_of(one)}
+        tell(c, modules, look, left_out=len(trained - stepped))
         return
     stepped = parameters_of(optimizer)[:MAX_PARAMETERS]
     ids = {id(p) for p in stepped}
@@ -62,7 +65,7 @@ def tell(
 ) -> None:  # fmt: skip
     """Write the PROBE records of a model: its modes (a = number of modules in training mode, b =
     number of modules), and the classes of its modules. ``left_out``: number of trained parameters
-    that are not the optimizer's; ``NONE``: not known."""
+    that are no optimizer's; ``NONE``: not known."""
     found = list(modules)
     training = [module.training for module in found].count(True)
     _record(c, head, number, training, len(found))

@@ -42,3 +42,15 @@ def test_the_parameters_of_shards_that_an_optimizer_leaves_out_are_counted(
     told = f"Linear() parameters(left_out={left_out})"
     found = [r.name for r in read_rank(watched).of(Kind.PROBE) if r.name.startswith("modules ")]
     assert found == [f"modules {told}"]
+
+
+def test_parameters_of_shards_that_another_optimizer_steps_are_not_left_out(watched: Path) -> None:
+    """A matrix optimizer and one for the rest: between them they step all four parameters."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    fully_shard(net)
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.0) for layer in net]
+    net(torch.ones(2, 4)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    found = [r.name for r in read_rank(watched).of(Kind.PROBE) if r.name.startswith("modules ")]
+    assert found == ["modules Linear() parameters(left_out=0)"] * 2
