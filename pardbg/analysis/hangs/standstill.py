@@ -281,7 +281,7 @@ def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool
     rank in the op. None if ops of that signature differ in size, and this one from the first, as
     their places may differ too."""
     process = view.ranks[rank]
-    for name in ("issue", "issue_p2p", "call"):
+    for name in ("issue", "issue_p2p", "call", "part"):  # parts of an open op are known before it
         table = process.table(name)
         rows = np.flatnonzero(table.col("t0_ns") == issued_ns)
         if len(rows):
@@ -291,7 +291,7 @@ def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool
             if not (whole and sizes[0] == sizes[-1]) and len(np.unique(sizes[:-1])) > 1:
                 return None, False
             at = whole_place(process.ops.get(number, UNKNOWN_OP).at)
-            return at, whole and len(same) == 1
+            return at, whole and len(same) == 1 and name != "part"  # an op may have no parts
     return None, False
 
 

@@ -9,7 +9,8 @@ from pardbg.analysis.findings.registry import standstills
 from pardbg.analysis.hangs.op_orders import odd_one_out
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind
-from tests.unit.analysis.test_waitgraph import at
+from tests.unit.analysis.test_waitgraph import WAITING, at, stall
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
 
 GROUPS = {"a": (0, 1), "b": (2, 3), "world": (0, 1, 2, 3)}
@@ -100,6 +101,26 @@ def test_splits_of_both_sides_are_compared(
 ) -> None:  # fmt: skip
     found = standstills(at(all_to_all(sent, expected), 50))
     assert [f.culprits for f in found if f.kind == "size-mismatch"] == culprits
+
+
+def test_the_places_of_two_sides_of_which_one_is_ended_and_the_other_has_gone_on() -> None:
+    """The backend ended rank 2, the receiver, in its second all_to_all; rank 1, the sender, stands
+    in the sum that follows, so both have the line of their first such op."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.op("all_to_all", at=["/job/model.py", 7, "exchange"])
+        proc.collective("world", "all_to_all", 1, 2, reduce="")
+        if proc.rank != 2:  # an op's own record comes once the backend has taken it
+            proc.collective("world", "all_to_all", 5, None, reduce="")
+            proc.collective("world", "all_reduce", 7, None)
+        for peer in {0, 1, 2} - {proc.rank}:
+            proc.record(Kind.PART, 5, 5, proc.op("all_to_all"), seq=1, peer=peer,
+                        group_id=proc.group("world"), b=100,
+                        a=150 if (proc.rank, peer) == (1, 2) else 100)  # fmt: skip
+    stall(trace, 2100, r0=WAITING, r1=WAITING)
+    (found,) = (f for f in standstills(at(trace, 2200)) if f.kind == "size-mismatch")
+    assert (found.culprits, found.where, facts(found, "places")) == ((1,), None, ())
+    assert facts(found, "first_places") == tuple((r, "model.py:7 in exchange") for r in (1, 2))
 
 
 @pytest.mark.parametrize("lost", [False, True])

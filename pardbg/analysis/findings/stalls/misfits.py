@@ -53,6 +53,8 @@ class MisfitSplit:
     sent: int
     expected: int
     t_ns: int
+    """Time of issue on the sender's side, in ns; ``dst_ns``: on the receiver's."""
+    dst_ns: int
 
 
 @per_view
@@ -77,12 +79,13 @@ def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
                 sides[(group.epoch, group.key), seq][rank, peer] = a, b, t
     found: dict[GroupKey, list[MisfitSplit]] = {}
     for (key, seq), parts in sorted(sides.items(), key=lambda item: item[0][1]):
-        came = {rank for rank, _ in parts}
+        came = {rank: t for (rank, _), (_, _, t) in parts.items()}
         odd = [
-            MisfitSplit(key, seq, src, dst, a, parts.get((dst, src), (0, 0, 0))[1], t)
+            MisfitSplit(key, seq, src, dst, a, parts.get((dst, src), (0, 0, 0))[1], t,
+                        came[dst])
             for (src, dst), (a, _, t) in parts.items()
             if dst in came and a != parts.get((dst, src), (0, 0, 0))[1]
-        ]
+        ]  # fmt: skip
         if odd and any(expected for _, expected, _ in parts.values()):
             found.setdefault(key, odd)
     return tuple(chain.from_iterable(found.values()))

@@ -163,12 +163,16 @@ def _first_places(view: View, ops: Iterable[tuple[int, int | None]]) -> tuple[Pl
 
 def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
     """Return the place where an exception ended the rank in its newest op; None: not that op."""
-    process = view.ranks[rank]
-    failed = view.fatal(process)
-    later = issued_ns is not None and view.newest_ns(process, ("issue", "issue_p2p")) > issued_ns
-    if later or not failed or not lost_peer(failed[0]):
+    failed = view.fatal(view.ranks[rank])
+    if not failed or not _is_newest(view, rank, issued_ns) or not lost_peer(failed[0]):
         return None
     return whole_place(failed[0].frames)
+
+
+def _is_newest(view: View, rank: int, issued_ns: int | None) -> bool:
+    """Return whether a rank has issued no op after this one: it may stand in it."""
+    newest = view.newest_ns(view.ranks[rank], ("issue", "issue_p2p"))
+    return issued_ns is None or newest <= issued_ns
 
 
 @per_view
@@ -301,7 +305,8 @@ def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
         culprit = culprit if keeps_total(view, split, split.dst, "b") else split.dst
     groups = view.ranks[culprit].groups.values()
     label = next(group_label(view, g) for g in groups if (g.epoch, g.key) == split.key)
-    at = {rank: _place_then(view, rank, None, True) for rank in (split.src, split.dst)}
+    ends = (split.src, split.t_ns), (split.dst, split.dst_ns)
+    at = {rank: _place_then(view, rank, t, _is_newest(view, rank, t)) for rank, t in ends}
     op = Label(f"all_to_all {label} #{split.seq}")
     return Candidate(
         kind="size-mismatch", ranks=tuple(sorted(times)), culprits=(culprit,), group=label,
@@ -310,7 +315,7 @@ def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
         facts=MessageMismatch(
             "size", split.src, split.dst, (split.sent, ""), (split.expected, ""), False,
             len(splits), tuple((rank, where) for rank, where in at.items() if where),
-            op,
+            op, _first_places(view, ((rank, t) for rank, t in ends if not at[rank])),
         ),
     )  # fmt: skip
 
@@ -319,7 +324,7 @@ def _message(view: View, message: MisfitMessage) -> Candidate:
     row = message.row
     culprits = tuple(sorted(message.ranks)) if message.odd is None else (message.odd,)
     ends = ((row.src, row.send_ns), (row.dst, row.recv_ns))
-    at = {rank: _place_then(view, rank, when, True) for rank, when in ends}
+    at = {rank: _place_then(view, rank, t, _is_newest(view, rank, t)) for rank, t in ends}
     begun = min(t for t in (row.send_ns, row.recv_ns) if t is not None)
     of = "size" if row.verdict == "size mismatch" else "dtype"
     sent, received = row.sides or ((0, ""), (0, ""))
