@@ -85,7 +85,7 @@ SLOWED: dict[str, tuple[str, bool]] = {
     "sleeps": ("slow-steps", True), "socket": ("slow-steps", True), "lock": ("slow-steps", True),
     "child": ("slow-steps", True), "evaluates": ("slow-steps", True),
     "computes": ("slow-steps", False), "saves": ("slow-steps", False),
-    "gathers": ("slow-steps", False), "thread": ("straggler", False),
+    "gathers": ("slow-steps", False), "burst": ("slow-steps", True), "thread": ("straggler", False),
     "loads": ("straggler", False),
 }  # fmt: skip
 """What one rank of slow_programs does, what must be said, and whether with the place. What all do

@@ -21,6 +21,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 STEPS, EVERY, LONG_S = 150, 5, 0.15
+BURST = range(22, 34)
+"""Steps in which all ranks are slow, too, as by other load on the host."""
 
 
 def sleeps() -> None:
@@ -72,7 +74,7 @@ def saves() -> None:
 
 NOW_AND_THEN: dict[str, Callable[[], None]] = {
     "sleeps": sleeps, "socket": on_socket, "lock": in_lock, "child": runs_child,
-    "computes": computes, "saves": saves,
+    "computes": computes, "saves": saves, "burst": sleeps,
 }  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def train(what: str, mine: bool, since: int) -> None:
     loader = batches(mine, since // 5) if what == "loads" else None
     data = torch.Generator().manual_seed(100 + dist.get_rank())
     for step in range(STEPS):
-        time.sleep(0.02)
+        time.sleep(0.14 if what == "burst" and step in BURST else 0.02)
         due = step >= since and step % EVERY == 0
         if due and mine and what in NOW_AND_THEN:
             NOW_AND_THEN[what]()

@@ -136,6 +136,19 @@ def test_a_step_that_is_slow_for_another_reason_leaves_the_culprit(
     assert facts(finding, "every", "last", "same_ranks") == (5, (29, 34, 39, 44), True)
 
 
+@pytest.mark.parametrize("burst", [range(20, 32), range(9, 13), range(40, 48)])
+def test_a_burst_of_slow_steps_hides_no_period(burst: range) -> None:
+    """Other load on the host makes all of a burst's steps slow, whoever is last in them."""
+    finding = slow(train(lambda step: -1 if step in burst else 1 if step % 5 == 4 else None))
+    assert (finding.culprits, finding.severity) == ((1,), "warning")
+    assert facts(finding, "every", "slow_ns", "usual_ns") == (5, 300 * MS, 100 * MS)
+
+
+def test_bursts_alone_are_no_period() -> None:
+    """Four steps of every ten."""
+    assert ("slow-steps", ()) not in found(train(lambda step: -1 if step % 10 < 4 else None))
+
+
 def test_what_all_ranks_do_is_a_note() -> None:
     """An evaluation."""
     finding = slow(train(lambda step: -1 if step % 10 == 0 else None))

@@ -45,6 +45,8 @@ AGAIN: Final = 4
 REGULAR: Final = 0.8
 """Minimum share of the period's steps that are slow, and of slow steps in the period."""
 RARE: Final = 1 / 3
+_BURSTS, _NEAR = 0.5, 2
+"""Maximum share of slow steps where they may be bursts; steps before and after one that tell."""
 LARGE: Final = 10
 """Factor by which an op is larger than any op of the usual steps."""
 _LOOKED_AT: Final = 8
@@ -73,7 +75,8 @@ class _Cause:
 def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find at most one pattern of slow steps, once per window."""
     spans = _spans(view) if looked_at.rows is None else {}
-    took = {step: end - begin for step, (begin, end) in spans.items()}
+    took = without_bursts({step: end - begin for step, (begin, end) in spans.items()})
+    spans = {step: spans[step] for step in took}
     slow = outliers(took)
     if len(slow) < AGAIN - 1:
         return
@@ -102,14 +105,24 @@ def _spans(view: View) -> Steps:
     return {step: span for step, span in made.items() if not was_held(view, *span)}
 
 
-def outliers(took: Mapping[int, int]) -> list[int]:
-    """Return steps clearly longer than usual; none where a third of them or more are."""
+def without_bursts(took: Mapping[int, int]) -> dict[int, int]:
+    """Leave out steps most of whose neighbours are slow, too: other load on the host makes them
+    so, as of five steps in a row no more than two are a third or a fifth one."""
+    among = set(outliers(took, most=_BURSTS))
+    steps = list(took)
+    near = ({*steps[max(0, at - _NEAR) : at + _NEAR + 1]} for at in range(len(steps)))
+    return {step: took[step] for step, of in zip(steps, near, strict=True)
+            if len(of & among) <= _NEAR}  # fmt: skip
+
+
+def outliers(took: Mapping[int, int], most: float = RARE) -> list[int]:
+    """Return steps clearly longer than usual; none where more than ``most`` of them are."""
     if len(took) < 3 * AGAIN:
         return []
     usual, short = np.percentile(list(took.values()), (50, 10))
     more = max(SLOW * usual, SLOW_NS, SPREAD * (usual - short))
     slow = [step for step, ns in took.items() if ns >= usual + more]
-    return slow if len(slow) <= RARE * len(took) + 1 else []
+    return slow if len(slow) <= most * len(took) + 1 else []
 
 
 def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
