@@ -199,6 +199,7 @@ def slowed(what: str, draw: random.Random) -> Case:
     argv = torchrun(3, "tests.diagnosis.slow_programs", what, str(rank), str(step))
     culprits = () if what == "gathers" else (rank,)  # whose object is large, no op tells
     return quick(Case(f"slow:{what} r{rank} s{step}", argv, (kind,), (culprits,), SLOW,
+                      causes=(what,) if what == "thread" else (),
                       place="slow_programs.py" if placed else ""))  # fmt: skip
 
 

@@ -305,7 +305,8 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
     return speed.Straggler(
         label=Label("world"), num_late=12, num_steps=12, by_ns=30 * MS, cause=cause,
         cause_ns=31 * MS,
-        phases=("forward", "backward") if cause in ("compute", "idle", "launch") else (),
+        phases=("metrics",) if cause == "thread"
+        else ("forward", "backward") if cause in ("compute", "idle", "launch") else (),
         own_ns=30 * MS, step_ns=100 * MS, timed=False, recurring=True, rank=late[0],
         whole_host="n1" if len(late) > 1 else "", late=late,
         in_turn=(5,) if cause == "communication" else (),
@@ -314,7 +315,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
 
 def _speed() -> list[Candidate]:
     causes: tuple[speed.Lateness, ...] = (
-        "data", "compute", "idle", "launch", "communication", "core", "host", "unknown"
+        "data", "compute", "idle", "launch", "communication", "core", "host", "thread", "unknown"
     )  # fmt: skip
     found = [
         one("straggler", straggler(cause, late), (0, 1, 5), late)

@@ -8,7 +8,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.registry import standstills
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag
-from tests.unit.analysis.test_findings_speed import found, one
+from tests.unit.analysis.test_findings_speed import found, one, sync
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace, ns
 
@@ -162,3 +162,24 @@ def test_a_backend_that_gives_up_over_crossed_ops_follows_from_them() -> None:
     trace.ranks[0].phase("x", 40, 2000)
     loud = [f.kind for f in found(trace) if f.severity != "info"]
     assert loud == ["thread-order"]
+
+
+@pytest.mark.parametrize(("main_late", "cause"), [(0, "thread"), (40, "host")])
+def test_a_thread_that_comes_last_is_not_explained_by_the_main_threads_phases(
+    main_late: int, cause: str
+) -> None:
+    """Of each step of 100 ms a thread sums in a group of its own: on rank 1 40 ms later, while the
+    main thread waits for it, or comes late to its own sum."""
+    trace = Trace(3, {"world": range(3), "side": range(3)})
+    trace.ranks[1].define(wire.DefKind.NOTE, key=wire.NOTE_THREAD, value="metrics")
+    for step in range(24):
+        begin = 100.0 * step
+        for proc in trace.ranks:
+            late, main = (40, main_late) if proc.rank == 1 else (0, 0)
+            proc.phase("forward", begin, begin + 10, step)
+            proc.collective("side", "all_reduce", begin + 12 + late, begin + 53, step=step,
+                            flags=Flag.OTHER_THREAD)  # fmt: skip
+            sync(proc, begin + 53 + main, begin + 55 + main_late, step)
+            proc.step(step, begin, begin + 100)
+    finding = one(trace, "straggler")
+    assert (finding.culprits, facts(finding, "cause")) == ((1,), cause)

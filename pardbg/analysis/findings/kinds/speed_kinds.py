@@ -52,14 +52,16 @@ class HostOverloaded(Note):
 
 
 Lateness = Literal[
-    "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "unknown"
-]
+    "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "thread",
+    "unknown",
+]  # fmt: skip
 MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "idle", "launch", "blocked")
-"""Causes that belong to a rank even on an overloaded host. So does ``host`` if waits for a core are
-known, as they are subtracted from it. ``communication`` does not: the backend's threads wait for
-cores, too."""
+"""Causes that belong to a rank even on an overloaded host. So do ``host`` and ``thread`` if waits
+for a core are known, as they are subtracted. ``communication`` does not: the backend's threads wait
+for cores, too."""
 
 
+_MOST_THREADS: Final = 4
 _UNITS: Final = {
     "step": ("steps", "a step"),
     "round": ("rounds of backward (no steps are known)", "a round"),
@@ -78,7 +80,7 @@ class Straggler(Facts):
     cause: Lateness
     cause_ns: float
     phases: tuple[str, ...]
-    """Names of the compute phases that take longer."""
+    """Names of the compute phases that take longer; of cause ``thread``, of threads with ops."""
     own_ns: float
     """Part of the cost of a step that is not due to waits for a core, in ns."""
     step_ns: float
@@ -142,6 +144,8 @@ class Straggler(Facts):
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward{inside}",
             "blocked": f"{it} {spends} {by} more in system calls",
+            "thread": f"{it} {'issues' if one else 'issue'} them on another than the main thread "
+            f"({', '.join(self.phases[:_MOST_THREADS])}), which no phase shows",
             "unknown": "no single phase accounts for it",
         }[self.cause]
 
@@ -151,7 +155,7 @@ class Straggler(Facts):
         return filled(self.tries("call" if self.call else self.cause), self)
 
     def beyond_load(self) -> bool:
-        measured = self.cause in MEASURED or (self.cause == "host" and self.timed)
+        measured = self.cause in MEASURED or (self.cause in ("host", "thread") and self.timed)
         return measured and self.recurring and not self.contended
 
 

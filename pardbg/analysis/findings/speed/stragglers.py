@@ -41,6 +41,7 @@ from pardbg.analysis.findings.speed.windows import (
     scheduled,
 )
 from pardbg.store.table import Array
+from pardbg_agent import wire
 
 Group = tuple[int, str]
 """(epoch, key)"""
@@ -49,6 +50,7 @@ Excess = Mapping[int, Mapping[str, float]]
 """rank -> phase -> additional time in ns per step"""
 _OF_LOADERS: Final = ("poll", "lock", "pipe", "worker")
 """Calls in which a rank waits for its data loader's workers, which then are the slow part."""
+_OTHER: Final = int(wire.Flag.OTHER_THREAD)
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Minimum lateness after half of the ranks, as a share of a step; below it is noise."""
@@ -90,7 +92,7 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
         excess = _excess(view, looked_at, lates, culprits) if culprits else {}
         culprits = _workers(excess, culprits)
         of = tuple(culprits)
-        if of in found:
+        if of in found and found[of][1].cause != "thread":
             also[of].update(a.rank for a in lates[-1].row.arrivals)
         elif of:
             found[of] = _candidate(view, looked_at, lates, culprits, excess, bool(again))
@@ -303,6 +305,9 @@ def _candidate(
     if cause == "data" and blocking is None:  # without it the others' loaders would hold them up
         others = (busy for r, busy in busy_loaders(view, looked_at).items() if r not in culprits)
         cost = min(cost, (1 - max(others, default=0.0)) * looked_at.step_ns)
+    if _by_thread(view, late_in, culprits[0]):
+        cause, cause_ns, phases = "thread", by, tuple(view.ranks[culprits[0]].threads)
+        blocking = where = None
     newest = late_in[-1].row
     call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""
     facts = Straggler(
@@ -322,6 +327,16 @@ def _candidate(
         cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
+
+
+def _by_thread(view: View, lates: Sequence[_Late], rank: int) -> bool:
+    """Return whether a rank issued most of these ops from another than its main thread, of which
+    phases and samples tell nothing."""
+    times = [late.row.issued[rank] for late in lates if rank in late.row.issued]
+    table, visible = view.rows(view.ranks[rank], "issue")
+    part = slice(int(table.when[:visible].searchsorted(min(times, default=0))), visible)
+    of = np.isin(table.col("t0_ns")[part], times) & (table.col("flags")[part] & _OTHER != 0)
+    return bool(2 * of.sum() > len(times))
 
 
 def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:
