@@ -124,7 +124,8 @@ class Kind(enum.IntEnum):
     ``gradients``: the bits of those that an optimizer took in one sum a, of b parameters;
     ``settings``: an optimizer's learning rate in a (float64), all of its numbers in b;
     ``blocked``, kind of system call, file, place, in lines: the main thread stood there, or was
-    seen a times more where the record before had seen it."""
+    seen a times more where the record before had seen it; ``busy`` … likewise: it ran there, or
+    waited for the interpreter, in no phase, in a looks."""
     SPAN_BEGIN = 14
     """The SPAN of the same name and t0 began: t0 = t1. Shows a rank's span before its end. a, b and
     microbatch as in SPAN."""
@@ -162,6 +163,8 @@ BLOCKED: Final = "blocked\n"
 """Begin of names that tell the call in which a rank's main thread waits."""
 LOADERS: Final = "loader workers"
 """Name of the counts of a data loader's workers."""
+BUSY: Final = "busy\n"
+"""Begin of names that tell where it ran outside of phases."""
 MAX_PARTS: Final = 64
 
 

@@ -86,7 +86,7 @@ SLOWED: dict[str, tuple[str, bool]] = {
     "child": ("slow-steps", True), "evaluates": ("slow-steps", True),
     "computes": ("slow-steps", False), "saves": ("slow-steps", False),
     "gathers": ("slow-steps", False), "burst": ("slow-steps", True), "thread": ("straggler", False),
-    "loads": ("straggler", False),
+    "loads": ("straggler", False), "burns": ("straggler", True),
 }  # fmt: skip
 """What one rank of slow_programs does, what must be said, and whether with the place. What all do
 (``fine-WHAT``) is no more than a note."""

@@ -65,6 +65,13 @@ def computes() -> None:
         torch.randn(64, 64) @ torch.randn(64, 64)
 
 
+def counts() -> None:
+    """Makes a metric in Python, in each step."""
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        sum(range(1000))
+
+
 def saves() -> None:
     """Writes a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
@@ -141,6 +148,8 @@ def train(what: str, mine: bool, since: int) -> None:
                 for _ in range(40 if mine else 5):
                     net(torch.randn(16, 64, generator=data))
                     time.sleep(0.005)
+        if what == "burns" and mine and step >= since:
+            counts()
         if what == "gathers" and due:
             found: list[object] = [None] * dist.get_world_size()
             dist.all_gather_object(found, b"x" * (5_000_000 if mine else 100))

@@ -249,6 +249,8 @@ class Context:
     never_counted: bool = False
     """Whether the program forbids saved-tensor hooks somewhere, which ends counting activations."""
     optimizers: Any = field(default_factory=weakref.WeakSet)
+    """Optimizers that have stepped; ``made``: all of them."""
+    made: Any = field(default_factory=weakref.WeakSet)
     fsdp_groups: Any = field(default_factory=weakref.WeakSet)
     fsdp_units: Any = field(default_factory=weakref.WeakKeyDictionary)
     """FSDPParamGroup -> UnitState"""

@@ -18,7 +18,6 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.tensors import parameters_of
-from pardbg_agent.hooks.training.cycle import Cycle
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_EVALUATED: Final = 8
@@ -47,9 +46,8 @@ def tell_unwrapped(c: _core.Core, optimizer: Any, look: int) -> None:
         roots = [root for unit in units for root in getattr(unit, "modules", ())]
         modules = {id(m): m for root in roots for m in root.modules()}.values()
         trained = {id(p) for m in modules for p in m._parameters.values() if _is_trained(p)}
-        optimizers = (optimizer, *c.optimizers(), *context.of(c).part(Cycle).to_come)
-        stepped = {id(p) for one in optimizers for p in parameters_of(one)}
-        tell(c, modules, look, left_out=len(trained - stepped))
+        given = {id(p) for one in context.of(c).made for p in parameters_of(one)}
+        tell(c, modules, look, left_out=len(trained - given))
         return
     stepped = parameters_of(optimizer)[:MAX_PARAMETERS]
     ids = {id(p) for p in stepped}

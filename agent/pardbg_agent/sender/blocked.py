@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,8 @@ EVERY_NS: Final = wire.BEAT_NS * 9 // 10
 _MAX_AGAIN_S: Final = 0.02
 """Switch interval above which the interpreter's lock is not told from others."""
 _MAX_PLACES: Final = 256
+_MAX_BUSY: Final = 128
+"""Number of places up to which new ones at work are told: a call that blocks counts for more."""
 _MAX_FILES: Final = 32
 """Maximum number of names up to which files are named: a loader reads thousands."""
 _MAX_TEXT: Final = 160
@@ -87,6 +90,10 @@ class Blocked:
         """Repeated sightings at one place, and the last one's time; recorded once it has moved."""
         self._names: dict[str, int] = {}
         self._loaders = Loaders(core)
+        self._busy: Counter[str] = Counter()
+        """Sightings of the thread at work outside of phases, recorded once it has moved."""
+        self._busy_made = 0
+        """Number of records at the last of these, and of own ones since."""
 
     def look(self, made: int) -> None:
         """Sample the main thread. ``made``: number of records; unchanged, the thread stays."""
@@ -96,20 +103,27 @@ class Blocked:
         if "torch" not in sys.modules:  # a program without ops: no rank waits for it
             return
         self._due_ns = now + EVERY_NS
-        moved = made != self._seen[1]
-        if moved:
+        if made != self._seen[1]:
             made += self._moved()
-        made += self._core.guard.call("loader workers", self._loaders.look, moved) or 0
+        made += self._core.guard.call("loader workers", self._loaders.look) or 0
+        if self._busy and made != self._busy_made:
+            made += self._tell_busy(now)
         with contextlib.suppress(OSError):  # a file that was closed meanwhile
             self._sample(made, now)
 
     def _sample(self, made: int, now: int) -> None:
         words = os.pread(self._fd, 256, 0).split()
         kind = _CALLS.get(int(words[0]), "") if len(words) > 2 else ""
-        if kind == "lock" and (_frame() is None or self._wakes(words)):
+        wakes: bool | None = words[:1] == [b"running"]
+        if kind == "lock" and (_frame() is None or (wakes := self._wakes(words)) is None):
             return
-        frame = _frame() if kind else None
+        frame = _frame() if kind or wakes else None
         if frame is None:
+            return
+        if wakes:
+            if not getattr(getattr(self._core.context, "loop", None), "phase", 0):
+                self._busy[wire.BUSY + "\n".join(("busy", "", _place(frame)))] += 1
+                self._busy_made = made
             return
         number, fd = int(words[0]), int(words[1], 16)
         waits = kind == "poll" and bool(awaited(frame))
@@ -142,18 +156,28 @@ class Blocked:
             self._record(self._seen[0], self._last_ns, more)
         return bool(more)
 
-    def _wakes(self, words: list[bytes]) -> bool:
-        """Return whether the thread waits for the interpreter, and so wakes now and then."""
+    def _tell_busy(self, now: int) -> int:
+        """Record the sightings at work; return the number of records that took."""
+        told, self._busy = self._busy, Counter()
+        known = [name for name in told if name in self._names or len(self._names) < _MAX_BUSY]
+        for name in known:
+            self._record(name, now, told[name])
+        return len(known)
+
+    def _wakes(self, words: list[bytes]) -> bool | None:
+        """Return whether the thread waits for the interpreter, and so wakes now and then; None: not
+        known."""
         again_s = 2.5 * sys.getswitchinterval()
         given = f"/proc/self/task/{os.getpid()}/schedstat"  # ends with how often it had a core
         times = read_text(given).split()[2:]
         if again_s > _MAX_AGAIN_S or times in ([], ["0"]):  # a kernel may not count
-            return True
+            return None
         time.sleep(again_s)
         return os.pread(self._fd, 256, 0).split() != words or read_text(given).split()[2:] != times
 
     def _record(self, name: str, t_ns: int, more: int) -> None:
         if name in self._names or len(self._names) < _MAX_PLACES:
+            self._busy_made += 1
             name_id = self._names.setdefault(name, self._core.defs.name(name))
             self._core.record(
                 wire.Kind.PROBE, wire.Lane.COUNTER, 0, name_id, t_ns, t_ns, self._core.step, 0,

@@ -32,11 +32,11 @@ class Loaders:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._looks = self._busy = self._seen = 0
-        self._due = _FIRST_LOOKS
+        self._due, self._step = _FIRST_LOOKS, core.step
 
-    def look(self, moved: bool) -> int:
-        """Count the workers at work; return the number of records made. ``moved``: the rank
-        recorded something since the last look, else it may hang, and nothing is added to it."""
+    def look(self) -> int:
+        """Count the workers at work; return the number of records made: none in one step twice, so
+        that a rank that hangs does not seem to do anything."""
         loader = self._core.loader
         workers = list(getattr(loader and loader(), "_workers", ()))[:_MAX_WORKERS]
         known = [busy for one in workers if (busy := _works(one.pid)) is not None]
@@ -44,10 +44,10 @@ class Loaders:
             return 0
         self._looks, self._seen = self._looks + 1, self._seen + len(known)
         self._busy += sum(known)
-        told = moved and self._looks >= self._due
+        told = self._core.step != self._step and self._looks >= self._due
         if told:
             self._record()
-            self._due = _LOOKS
+            self._due, self._step = _LOOKS, self._core.step
         if told or self._looks >= _MOST_LOOKS:
             self._looks = self._busy = self._seen = 0
         return int(told)

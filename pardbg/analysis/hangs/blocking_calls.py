@@ -19,7 +19,7 @@ _LAST: Final = 512
 
 Call = Literal[
     "sleep", "lock", "child", "file lock", "lock file", "file", "socket", "pipe", "terminal",
-    "poll", "worker", "full pipe", "full terminal",
+    "poll", "worker", "full pipe", "full terminal", "busy",
 ]  # fmt: skip
 _CALLS: Final = frozenset(get_args(Call))
 
@@ -49,11 +49,12 @@ class Sample(NamedTuple):
     t_ns: int
 
 
-def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
-    """Yield a rank's samples since ``since_ns``, the newest first."""
+def samples(view: View, rank: int, since_ns: int, head: str = BLOCKED) -> Iterator[Sample]:
+    """Yield a rank's samples since ``since_ns``, the newest first. ``head``: ``BUSY`` for those of
+    a thread at work outside of phases."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "probe")
-    wanted = process.names_with(BLOCKED)
+    wanted = process.names_with(head)
     if not wanted or not visible:
         return
     lo = int(table.when[:visible].searchsorted(since_ns))
@@ -66,10 +67,12 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
             yield Sample(min(most, max(1, int(table.col("a")[row]))), *found, t_ns)
 
 
-def counted(view: View, rank: int, since_ns: int, until_ns: int) -> Counter[tuple[Blocking, str]]:
+def counted(
+    view: View, rank: int, since_ns: int, until_ns: int, head: str = BLOCKED
+) -> Counter[tuple[Blocking, str]]:
     """Return (call, place) -> number of looks in that time that saw the rank there."""
     found: Counter[tuple[Blocking, str]] = Counter()
-    for one in samples(view, rank, since_ns):
+    for one in samples(view, rank, since_ns, head):
         if one.t_ns <= until_ns:
             found[one.blocking, one.place] += one.looks
     return found

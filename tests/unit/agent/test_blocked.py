@@ -44,7 +44,8 @@ class Seen:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.level, self.step, self.loader = 2, 0, None
-        self.guard = SimpleNamespace(call=lambda _, look, moved: look(moved))
+        self.context: Any = None
+        self.guard = SimpleNamespace(call=lambda _, look: look())
         self.defs = SimpleNamespace(name=lambda name: (self.names.append(name), len(self.names))[1])
         self.records = 0
         self.more: list[int] = []
@@ -396,6 +397,37 @@ def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
         thread.join()
     looks_at.close()
     assert core.names == []
+
+
+@pytest.mark.parametrize("phase", [0, 3])
+def test_where_the_thread_computes_outside_of_phases_is_told_once_it_has_moved(phase: int) -> None:
+    """Else a rank that spins would seem to go on, record by record."""
+    core, over = Seen(), threading.Event()
+    core.context = SimpleNamespace(loop=SimpleNamespace(phase=phase))
+    looks_at = Blocked(core)  # type: ignore[arg-type]
+    told: list[int] = []
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(2000))
+
+    def look() -> None:
+        for made in (*[7] * 12, 8):
+            time.sleep(0.02)  # as between heartbeats
+            looks_at._due_ns = 0
+            looks_at.look(made)
+            told.append(core.records)
+        over.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    compute()
+    thread.join()
+    looks_at.close()
+    assert told[:12] == [0] * 12
+    heads = {name.rpartition(" in ")[2] for name in core.names if name.startswith("busy\nbusy\n\n")}
+    assert heads == (set() if phase else {"compute"})
+    assert sum(core.more) == (0 if phase else pytest.approx(12, abs=3))
 
 
 def test_a_lock_on_a_file_names_its_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,9 +327,10 @@ def _speed() -> list[Candidate]:
             "train.py:88")
         for cause in asleep
     ]  # fmt: skip
-    found.append(
-        one("straggler", replace(straggler("host", (2,)), call="torch.save"), (0, 1), (2,))
-    )
+    host = straggler("host", (2,))
+    busy = replace(host, blocking=Blocking("busy"))
+    found.append(one("straggler", replace(host, call="torch.save"), (0, 1), (2,)))
+    found.append(one("straggler", busy, (0, 1), (2,), AT))
     for every, of, same in ((5, (2,), True), (5, (0, 2), False), (None, (), True)):
         slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
                                every is None, bool(of), same)  # fmt: skip

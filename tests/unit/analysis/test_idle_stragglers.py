@@ -48,6 +48,28 @@ def test_what_sleeps_in_a_forward_does_not_compute(
     assert finding.culprits == (1,) and facts(finding, "cause", "phases") == (cause, ("forward",))
 
 
+@pytest.mark.parametrize(
+    ("looks", "ran", "where"),
+    [(4, 40, "train.py:3 in log"), (3, 40, None), (4, 10, None)],
+)
+def test_the_line_where_host_code_computes_is_told(looks: int, ran: int, where: str | None) -> None:
+    """Rank 1 spends 30 ms more outside of phases. Four looks of 200 ms in 1.7 s are 47 ms a step,
+    three 35; a thread that ran no longer than the others' did not compute. All were seen twice at
+    another line."""
+    trace = data_parallel(Trace(3), {1: {"host": 30}})
+    for step in (0, STEPS):
+        rows = {p.proc: [10 * MS * step, 0] for p in trace.ranks}
+        rows[trace.ranks[1].proc] = [ran * MS * step, 0]
+        trace.state(100 * step, **{proc: {"scheduled": row} for proc, row in rows.items()})
+    for proc in trace.ranks:
+        own = {"train.py:3 in log": looks} if proc.rank == 1 else {}
+        for at, number in {"train.py:9 in step": 4, **own}.items():
+            proc.record(Kind.PROBE, 1000, 1000, proc.name(f"busy\nbusy\n\n{at}"),
+                        lane=Lane.COUNTER, a=number)  # fmt: skip
+    finding = one(trace, "straggler")
+    assert (facts(finding, "cause"), finding.where) == ("host", where)
+
+
 def by_hand(late_ms: float, backwards: int = 1, seen: bool = True) -> Trace:
     """Three ranks without an optimizer: a round of 100 ms has a backward at 30-50, and four sums of
     5 ms from 55 on; rank 1 comes ``late_ms`` late to the first. Of several backwards the last is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,8 +56,6 @@ class Usage:
     """Fields of the MODEL definition as last sent."""
     start: int | None = None
     """Checksum of the parameters before the first step; None: not read."""
-    made: Any = field(default_factory=weakref.WeakSet)
-    """All optimizers, including those that have not stepped yet."""
     graded: bool = False
     """Whether a parameter that an optimizer stepped ever had a gradient."""
 
@@ -209,7 +206,7 @@ def parts_now(c: _core.Core) -> dict[str, int]:
     known = x.part(Usage)
     _exact(c, x, now_ns())
     parts = {name: known.parts[name] for name in ("parameters", "gradients", "optimizer")}
-    new = [optimizer for optimizer in known.made if optimizer not in x.optimizers]
+    new = [optimizer for optimizer in x.made if optimizer not in x.optimizers]
     parameters = [p for optimizer in new for p in parameters_of(optimizer)]
     parts["parameters"] += wrappers.Tally().add(parameters)
     parts["gradients"] += wrappers.Tally().add(p.grad for p in parameters)

@@ -303,7 +303,7 @@ def _made(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
-            context.current().part(usage.Usage).made.add(self)
+            context.current().made.add(self)
             to_come = context.current().part(Cycle).to_come
             if not is_outer(self, to_come):
                 to_come.add(self)

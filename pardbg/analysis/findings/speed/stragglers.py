@@ -310,6 +310,9 @@ def _candidate(
         blocking = where = None
     newest = late_in[-1].row
     call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""
+    if cause == "host" and not call and not _is_contended(view, looked_at, culprits, by):
+        busy, at, busy_ns = blocked(view, looked_at, culprits, wire.BUSY)
+        blocking, where = (busy, at) if busy_ns >= CAUSE_SHARE * by else (None, None)
     facts = Straggler(
         label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
         cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns,

@@ -11,7 +11,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_look
 from pardbg.analysis.findings.speed.windows import Window
 from pardbg.analysis.hangs.blocking_calls import Blocking, counted
-from pardbg_agent.wire import BEAT_NS, LOADERS
+from pardbg_agent.wire import BEAT_NS, BLOCKED, LOADERS
 
 _SAMPLED_NS: Final = 15_000_000_000
 """Minimum time over which samples of system calls are counted, in ns, if the job ran so long."""
@@ -26,15 +26,16 @@ _COMPARED: Final = 8
 
 
 def blocked(
-    view: View, looked_at: Window, culprits: Sequence[int]
+    view: View, looked_at: Window, culprits: Sequence[int], head: str = BLOCKED
 ) -> tuple[Blocking | None, str | None, float]:
     """Return (call, place, ns per step) of the system call in which the first culprit was seen
-    most, beyond what the other ranks were; one sample stands for a heartbeat."""
+    most, beyond what the other ranks were; one sample stands for a heartbeat. ``head``: as for
+    ``samples``."""
     since, until = _since(view, looked_at, culprits[0]), looked_at.end_ns
     usual: Counter[tuple[Blocking, str]] = Counter()
     for other in _others(view, culprits):
-        usual |= counted(view, other, since, until)
-    own = (counted(view, culprits[0], since, until) - usual).most_common(1)
+        usual |= counted(view, other, since, until, head)
+    own = (counted(view, culprits[0], since, until, head) - usual).most_common(1)
     if not own or own[0][1] < _LEAST_SAMPLES:
         return None, None, 0.0
     (of, where), number = own[0]
