@@ -59,6 +59,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "keeps-gradients-ddp": (("gradients-kept",), SLOW),
     "accumulates-less": (("unequal-accumulation",), SLOW),
     "accumulates-less-ddp": (("unequal-accumulation",), SLOW),
+    "accumulates-less-in-step": (("unequal-accumulation",), SLOW),
     "other-period-local-sgd": (("unequal-averaging",), SLOW),
     "one-gathers-early-zero": (("step-order",), SLOW),
     "gathers-early-zero": (("stale-parameters",), SLOW),
@@ -92,6 +93,7 @@ SLOWED: dict[str, tuple[str, bool]] = {
 (``fine-WHAT``) is no more than a note."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
+             "accumulates-less-in-step",
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
@@ -104,6 +106,7 @@ FINE = (
     "fine-zero",
     "fine-accumulates",
     "fine-accumulates-ddp",
+    "fine-accumulates-in-step",
     "fine-gan",
     "fine-local-sgd",
     "fine-fsdp",

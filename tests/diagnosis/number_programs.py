@@ -36,6 +36,25 @@ BY_DDP = (
 )
 
 
+IN_STEP = ("accumulates-less-in-step", "fine-accumulates-in-step")
+
+
+class Scattering(torch.optim.SGD):
+    """Sums gradients in parts within its step: each rank steps its part and gathers the others'."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        size = dist.get_world_size()
+        for p in self.param_groups[0]["params"]:
+            flat, new = (
+                nn.functional.pad(t.flatten(), (0, -p.numel() % size)) for t in (p.grad, p)
+            )
+            own = torch.empty(len(flat) // size)
+            dist.reduce_scatter_tensor(own, flat / size)
+            dist.all_gather_into_tensor(flat, new.chunk(size)[dist.get_rank()] - 0.01 * own)
+            p.copy_(flat[: p.numel()].view_as(p))
+
+
 class Job(torch.utils.data.IterableDataset[torch.Tensor]):
     """One rank's training."""
 
@@ -56,7 +75,8 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             self.model = DDP(self.model)
         rate = 0.02 if what == "lr-at-first" and self.mine else 0.01
         decay = 0.1 if what == "decay-differs" and self.mine else 0.0
-        self.optimizer = torch.optim.SGD(self.parameters, lr=rate, momentum=0.9, weight_decay=decay)
+        by = Scattering if what.endswith("in-step") else torch.optim.SGD
+        self.optimizer = by(self.parameters, lr=rate, momentum=0.9, weight_decay=decay)
         same = what.startswith("same-data")
         self.data = torch.Generator().manual_seed(7 if same else 100 + self.rank)
 
@@ -104,7 +124,7 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
                 self.optimizer.zero_grad(set_to_none=False)
             if self.what == "steps-early" and at:
                 self.optimizer.step()
-            if self.what not in BY_DDP or (self.what == "averaged-twice" and at):
+            if self.what not in (*BY_DDP, *IN_STEP) or (self.what == "averaged-twice" and at):
                 self.average_by_shards() if self.what.startswith("sharded") else self.average()
             if self.what != "steps-early" or not at:
                 self.optimizer.step()

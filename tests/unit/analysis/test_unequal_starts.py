@@ -304,10 +304,12 @@ def test_an_iteration_without_a_step_and_without_a_data_loader(
 def accumulating(
     *backwards: list[int], kept: list[list[int]] | None = None, average: bool = True,
     added: list[list[int]] | None = None, cleared: Sequence[tuple[int, int]] = (),
+    sums: Sequence[Sequence[int]] = (),
 ) -> View:  # fmt: skip
     """A rank for each list of its backwards in each step of 10 ms, from 1 on; the average at 4, the
     optimizer 6-7. ``kept``: rank by rank, of each tenth step, whether gradients were kept;
-    ``added``: of which of these steps they were added to."""
+    ``added``: of which of these steps they were added to; ``sums``: of its parameters, which then
+    are reduced and gathered within the optimizer's step."""
     trace = Trace(len(backwards))
     for proc, of in zip(trace.ranks, backwards, strict=True):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
@@ -318,6 +320,8 @@ def accumulating(
                 proc.phase("backward", t + 1 + at / 10, t + 1.05 + at / 10, step)
             if average:
                 proc.collective("world", "all_reduce", t + 4, t + 5, BYTES, step=step)
+            for op in ("reduce_scatter", "all_gather") if sums else ():
+                proc.collective("world", op, t + 6.2, t + 6.4, BYTES, step=step)
             proc.phase("optimizer", t + 6, t + 7, step)
             if (proc.rank, step) in cleared:
                 proc.record(wire.Kind.PROBE, t + 0.5, t + 0.5, proc.name("cleared again"),
@@ -326,6 +330,10 @@ def accumulating(
         for look, was in enumerate((kept or [[]] * len(backwards))[proc.rank or 0]):
             proc.record(wire.Kind.PROBE, 100 * look + 9, 100 * look + 9,
                         proc.name("gradients kept"), step=10 * look, a=was)  # fmt: skip
+        for look, whole in enumerate((sums or [[]] * len(backwards))[proc.rank or 0]):
+            proc.record(wire.Kind.PROBE, 100 * look + 7, 100 * look + 7,
+                        proc.name("checksum-own weight"), step=10 * look, a=whole,
+                        group_id=proc.group("world"))  # fmt: skip
         for look in (added or [[]] * len(backwards))[proc.rank or 0]:
             proc.record(wire.Kind.PROBE, 100 * look + 29, 100 * look + 29,
                         proc.name("gradients added"), step=10 * look, a=1)  # fmt: skip
@@ -399,6 +407,21 @@ def test_ranks_that_accumulate_over_other_numbers_of_backwards(
     view = accumulating(*backwards, average=average)
     said = [(one.culprits, facts(one, "backwards")) for one in unequal_accumulation(view)]
     assert said == found
+
+
+@pytest.mark.parametrize(
+    ("sums", "found"),
+    [
+        ([(1, 2)] * 3, [(1,)]),
+        ([(1, 2), (1, 3), (1, 2)], []),  # they drift apart: said of replicas
+        ([(1, 1)] * 3, []),  # nothing is updated
+    ],
+)
+def test_ranks_whose_optimizers_average_within_their_step_over_other_numbers_of_backwards(
+    sums: list[tuple[int, int]], found: list[tuple[int, ...]]
+) -> None:
+    view = accumulating([4] * 12, [3] * 12, [4] * 12, average=False, sums=sums)
+    assert [one.culprits for one in unequal_accumulation(view)] == found
 
 
 def sharding(early: list[int], since: int = 0, after: str = "all_gather", of: int = BYTES) -> View:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.values.exchanged import PROBES_BACK
 from pardbg.store.process import Process
 
+_LOOKS: Final = 2
+"""Minimum number of looks in which parameters are equal."""
 OWN: Final = "checksum-own "
 """Prefix of the names of checksums of parameters that an optimizer steps and no DDP wraps."""
 
@@ -59,3 +61,25 @@ def checksums(view: View, process: Process) -> Iterable[tuple[str, Key, Sums]]:
         if name_id in wanted and group is not None:
             own = OWN if wanted[name_id].startswith(OWN) else ""
             yield own + group.key, (step, seq), Sums(a, b, wanted[name_id], t)
+
+
+def equal(view: View, ranks: Sequence[int]) -> bool:
+    """Return whether all parameters of these ranks are bit-identical in all common looks and change
+    between them, and no rank broadcasts its own: then each rank's optimizer steps a part and
+    gathers the others' (Muon)."""
+    found = [{key: of for _, key, of in checksums(view, view.ranks[rank])} for rank in ranks]
+    common = sorted(set.intersection(*map(set, found)))
+    sums = [dict(enumerate(of[key] for of in found)) for key in common]
+    changed = len({(look, one[0].whole) for (_, look), one in zip(common, sums, strict=True)})
+    ops = (op.op for rank in ranks for op in view.ranks[rank].ops.values())
+    return (
+        len(common) >= _LOOKS and changed > len({look for _, look in common})
+        and not any(map(differs, sums)) and "broadcast" not in ops
+    )  # fmt: skip
+
+
+def scattering(view: View) -> Iterable[tuple[int, ...]]:
+    """Return all ranks if each scatters sums and gathers: within its optimizer's step, perhaps."""
+    own = [{op.op for op in process.ops.values()} for process in view.ranks.values()]
+    whole = len(own) > 1 and all({"reduce_scatter", "all_gather"} <= ops for ops in own)
+    return [tuple(sorted(view.ranks))] if whole else []

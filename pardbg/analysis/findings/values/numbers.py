@@ -24,6 +24,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     Unaveraged,
     UnequalAccumulation,
 )
+from pardbg.analysis.findings.values.checksums import equal, scattering
 from pardbg.analysis.findings.values.exchanged import (
     MIN_STEPS,
     SHARE_OF_MODEL,
@@ -370,8 +371,10 @@ def _by_step(view: View, rank: int, name: str) -> dict[int, int]:
 
 def unequal_accumulation(view: View) -> Iterable[Candidate]:
     """Find ranks that average gradients of unlike numbers of backwards, constant on each rank in
-    all recent steps; a varying number comes from varying batches."""
-    for ranks in averaging(view):
+    all recent steps; a varying number comes from varying batches. An optimizer may average within
+    its step: all parameters stay equal."""
+    in_step = (ranks for ranks in scattering(view) if equal(view, ranks))
+    for ranks in dict.fromkeys((*averaging(view), *in_step)):
         counts = {rank: _backwards_by_step(view, view.ranks[rank]) for rank in ranks}
         steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-SHIFTED:]
         numbers = {rank: {of[step] for step in steps} for rank, of in counts.items()}

@@ -27,7 +27,9 @@ from pardbg.analysis.findings.values.checksums import (
     Sums,
     checksums,
     differs,
+    equal,
     parts_apart,
+    scattering,
 )
 from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
@@ -334,12 +336,12 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
     parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
     by_hand = [tuple(sorted(group.ranks)) for group, _ in _parted(view, early=False)]
     sharded = {*sharding(view), *by_hand}
-    for ranks in dict.fromkeys((*sharding(view), *averaging(view), *by_hand, *_scattering(view))):
+    for ranks in dict.fromkeys((*sharding(view), *averaging(view), *by_hand, *scattering(view))):
         looks = _settings_by_key(view, ranks)
         unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
         if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
             continue
-        if not (ranks in sharded or parted.issuperset(ranks) or _equal(view, ranks)):
+        if not (ranks in sharded or parted.issuperset(ranks) or equal(view, ranks)):
             continue
         rates, others = _unlike(looks[unlike[-1]])
         if ranks in by_hand and _may_be_meant(view, looks[unlike[-1]], bool(rates)):
@@ -357,28 +359,6 @@ def _may_be_meant(view: View, of: Mapping[int, tuple[float, int]], rates: bool) 
     models = (view.ranks[rank].model for rank in of)
     alike = len({model.parameters_bytes for model in models if model}) == 1
     return {digest >> _GROUPS_BIT for _, digest in of.values()} != {1} or not (alike or rates)
-
-
-def _equal(view: View, ranks: Sequence[int]) -> bool:
-    """Return whether all parameters of these ranks are bit-identical in all common looks and change
-    between them, and no rank broadcasts its own: then each rank's optimizer steps a part and
-    gathers the others' (Muon)."""
-    found = [{key: of for _, key, of in checksums(view, view.ranks[rank])} for rank in ranks]
-    common = sorted(set.intersection(*map(set, found)))
-    sums = [dict(enumerate(of[key] for of in found)) for key in common]
-    changed = len({(look, one[0].whole) for (_, look), one in zip(common, sums, strict=True)})
-    ops = (op.op for rank in ranks for op in view.ranks[rank].ops.values())
-    return (
-        len(common) >= _UNLIKE_LOOKS and changed > len({look for _, look in common})
-        and not any(map(differs, sums)) and "broadcast" not in ops
-    )  # fmt: skip
-
-
-def _scattering(view: View) -> Iterable[tuple[int, ...]]:
-    """Return all ranks if each scatters sums and gathers: within its optimizer's step, perhaps."""
-    own = [{op.op for op in process.ops.values()} for process in view.ranks.values()]
-    whole = len(own) > 1 and all({"reduce_scatter", "all_gather"} <= ops for ops in own)
-    return [tuple(sorted(view.ranks))] if whole else []
 
 
 def _parted(view: View, early: bool) -> Iterable[tuple[GroupDef, int]]:
