@@ -58,10 +58,15 @@ Rows = slice | NDArray[np.int64]
 
 
 def lanes(
-    store: Store, t0_ns: int, t1_ns: int, columns: int, ranks: Sequence[int] | None = None
+    store: Store,
+    t0_ns: int,
+    t1_ns: int,
+    columns: int,
+    ranks: Sequence[int] | None = None,
+    now_ns: int | None = None,
 ) -> dict[int, dict[str, tuple[LaneSpan, ...]]]:
     """Return {rank: {lane: boxes by begin}} of a window drawn ``columns`` wide, without empty
-    lanes.
+    lanes. ``now_ns``: the cursor, if the window ends before it.
 
     Spans narrower than a column are merged with their neighbours in it: the box has the style that
     takes most time there, and the label ``×n``.
@@ -71,27 +76,32 @@ def lanes(
         return {}
     found: dict[int, dict[str, tuple[LaneSpan, ...]]] = {}
     view = View(store, t1_ns)
+    now = view if now_ns is None or now_ns <= t1_ns else View(store, now_ns)
     for rank, process in view.ranks.items():
         if ranks is None or rank in ranks:
             by_rank = {
                 name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
             }
-            by_rank["comm"] = _with_open(view, rank, process, by_rank["comm"])
+            if now.ranks.get(rank) is process:
+                by_rank["comm"] = _with_open(now, t1_ns, rank, process, by_rank["comm"])
             found[rank] = {name: spans for name, spans in by_rank.items() if spans}
     return found
 
 
 def _with_open(
-    view: View, rank: int, process: Process, done: tuple[LaneSpan, ...]
+    now: View, t1_ns: int, rank: int, process: Process, done: tuple[LaneSpan, ...]
 ) -> tuple[LaneSpan, ...]:
-    """Add ops that have been open for long: in a hang only their begin is recorded."""
-    since_ns = view.t_ns - PATIENCE_NS
-    ops = [op for op in open_ops(view, rank, process) if not op.call and op.since_ns <= since_ns]
+    """Add ops that have been open for long at the cursor: in a hang only their begin is recorded;
+    a recording has their later end, too."""
+    before_ns = min(t1_ns, now.t_ns - PATIENCE_NS + 1)
+    ops = [op for op in open_ops(now, rank, process) if not op.call and op.since_ns < before_ns]
     if not ops:
         return done
+    since = {op.since_ns for op in ops}
+    done = tuple(span for span in done if span.number > 1 or span.t0_ns not in since)
     begun = {span.t0_ns for span in done}
     still = (
-        LaneSpan(op.since_ns, view.t_ns, f"{op.text} …", f"comm.{op.op.op}", is_open=True)
+        LaneSpan(op.since_ns, now.t_ns, f"{op.text} …", f"comm.{op.op.op}", is_open=True)
         for op in ops if op.since_ns not in begun
     )  # fmt: skip
     return tuple(sorted((*done, *still), key=lambda span: span.t0_ns))

@@ -167,10 +167,11 @@ class Analysis:
         return Round(store, rank, viewport, before)
 
     def lanes(
-        self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None
-    ) -> Lanes:
-        """Return the timeline lanes of these ranks; None: of all ranks."""
-        return lanes(store, t0_ns, t1_ns, columns, ranks)
+        self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None,
+        now_ns: int,
+    ) -> Lanes:  # fmt: skip
+        """Return the timeline lanes of these ranks, as of a cursor; None: of all ranks."""
+        return lanes(store, t0_ns, t1_ns, columns, ranks, now_ns)
 
     def output(self, store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
         """Return the output lines up to a time."""

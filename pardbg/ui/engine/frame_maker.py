@@ -305,7 +305,7 @@ class FrameMaker:
         t1, timeline = snapshot.t_ns, want.timeline
         if timeline is None:
             return {}, t1, t1
-        t1 = t1 if active is None else min(t1, active[1])
+        now = t1 = t1 if active is None else min(t1, active[1])
         t1 = t1 if timeline.end_ns is None else min(t1, timeline.end_ns)
         steps = 1 if timeline.columns < _NARROW else min(3, max(1, len(snapshot.steps)))
         usual = max(1, int((snapshot.step_ns or _SPAN_NS) * steps / 2**timeline.halved))
@@ -313,7 +313,7 @@ class FrameMaker:
         if timeline.end_ns is None:
             t1 = _moving_until(snapshot, t1, span)
         t0 = t1 - span
-        lanes = self._analysis.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
+        lanes = self._analysis.lanes(self._store, t0, t1, timeline.columns, timeline.ranks, now)
         return lanes, t0, t1
 
     def _sameness(self) -> Numbers | None:

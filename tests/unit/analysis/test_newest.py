@@ -125,6 +125,22 @@ def test_the_timeline_draws_what_does_not_end() -> None:
     assert [box.label for box in lanes(store, ns(0), ns(4000), 100)[0]["comm"]] == [
         "all_reduce world #0", "all_reduce world #1 …",
     ]  # fmt: skip
+    early = lanes(store, ns(0), ns(20), 100, now_ns=ns(4000))  # a hang's beginning, looked at later
+    assert [(box.t0_ns, box.t1_ns, box.is_open) for box in early[1]["comm"]] == [
+        (ns(0), ns(1), False), (ns(10), ns(4000), True),
+    ]  # fmt: skip
+    assert not any(box.is_open for box in lanes(store, ns(0), ns(9), 100, now_ns=ns(4000))[1]["comm"])
+
+
+def test_an_op_that_a_recording_ends_later_is_open_at_the_cursor() -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 10, 8010)
+    store = trace.store()
+    (box,) = lanes(store, ns(0), ns(3000), 100)[0]["comm"]
+    assert box.is_open and box.t1_ns == ns(3000)
+    (box,) = lanes(store, ns(0), ns(9000), 100)[0]["comm"]
+    assert not box.is_open and box.t1_ns == ns(8010)
 
 
 def test_of_a_hang_of_many_ranks_their_states_are_gathered_a_few_times(
