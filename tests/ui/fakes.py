@@ -119,8 +119,8 @@ class FakeAnalysis(Analysis):
     def lanes(self, _store: Any, t0_ns: int, t1_ns: int, *_: Any) -> Lanes:
         return sample.lanes(t0_ns, t1_ns)
 
-    def output(self, _store: Any, _t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
-        lines = sample.output()
+    def output(self, _store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
+        lines = (line for line in sample.output() if line.t_ns <= t_ns)
         return tuple(line for line in lines if not want.contains or want.contains in line.text)
 
     def num_tensors(self, _store: Any) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import NO_TRAFFIC, Snapshot
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import line_width, plain
 from pardbg.render.frame.panels import is_starting, starting
 from pardbg.ui.engine.feed import Frame
@@ -17,7 +18,7 @@ from pardbg.ui.screens.base import Shared
 from pardbg.ui.screens.row_pages import FindingsPage
 from pardbg.ui.screens.timeline import TimelinePage
 from tests.ui import sample
-from tests.ui.fakes import app_on, text_of, until
+from tests.ui.fakes import app_on, shows, text_of, until
 
 S = 1_000_000_000
 IN = "init_process_group"
@@ -85,6 +86,37 @@ def test_a_note_does_not_hide_who_is_here() -> None:
     found = sample.snapshot_ddp(4).findings[0]
     assert page.has_nothing(replace(early, findings=(replace(found, severity="info"),)))
     assert not page.has_nothing(replace(early, findings=(found,)))
+
+
+@pytest.mark.parametrize(
+    ("key", "label", "made"),
+    [("8", "go there", young(2, 4)), ("9", "filter", young(2, 4)),
+     ("2", "what-if", replace(sample.snapshot_ddp(), live=True))],
+)  # fmt: skip
+async def test_keys_of_a_page_are_not_offered_while_it_shows_nothing_for_them(
+    monkeypatch: pytest.MonkeyPatch, key: str, label: str, made: Snapshot
+) -> None:
+    """The page of a job that starts does not list its notes."""
+    note = replace(sample.snapshot_ddp().findings[0], severity="info")
+    monkeypatch.setattr(sample, "output", lambda: ())
+    app = app_on(replace(made, findings=(note,)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(key)
+        await until(lambda: app.main.page.display and app.main.page.size.width, "the page")
+        await pilot.pause()
+        assert label not in text_of(app).split("\n")[-1]
+
+
+async def test_output_is_shown_up_to_the_moment_of_the_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records of a live run may lag behind; the header's step is of the newest state."""
+    made = replace(sample.snapshot_ddp(), live=True)
+    late = OutputLine(made.t_ns + S, 0, "stdout", "the newest line")
+    monkeypatch.setattr(sample, "output", lambda: (late,))
+    app = app_on(replace(made, t_end_ns=made.t_ns + 2 * S), start="output")
+    async with app.run_test(size=(80, 24)):
+        await shows(app, "the newest line")
 
 
 def test_ranks_that_have_run_nothing_yet_have_no_lanes() -> None:

@@ -88,7 +88,9 @@ class FrameMaker:
         if not self.in_rounds:
             self._round = None
         begin, end = self._look_at(want.part, now_s)
-        snapshot, whole = self._snapshot(cursor.at(now_s), want, partial)
+        t_ns = cursor.at(now_s)
+        snapshot, whole = self._snapshot(t_ns, want, partial)
+        until_ns = snapshot.t_end_ns if t_ns is None else snapshot.t_ns  # as states are
         if cursor.following and not whole and self._last is not None:
             snapshot = replace(snapshot, findings=joined(snapshot.findings, self._last.findings))
             whole = True
@@ -96,14 +98,14 @@ class FrameMaker:
             self._last = snapshot
         self._places.take(snapshot.findings, snapshot.t_ns)
         if whole:
-            t_ns, found = snapshot.t_ns, snapshot.findings
-            if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
+            found = snapshot.findings
+            if gone := self._places.withdrawn(found, snapshot.t_ns, snapshot.t_begin_ns):
                 snapshot = replace(snapshot, findings=(*found, *gone))
         active = self._active() if cursor.replay or self._loader.finished else None
         lanes, t0, t1 = self._lanes(want, snapshot, active)
         output: tuple[OutputLine, ...] | None = None
         if want.output is not None:
-            output = analysis.output(self._store, snapshot.t_ns, want.output)
+            output = analysis.output(self._store, until_ns, want.output)
         return Frame(
             snapshot=snapshot,
             following=cursor.following,

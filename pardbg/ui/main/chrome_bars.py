@@ -34,9 +34,11 @@ class ChromeBars:
         """Text and style."""
         self.jumping = False
 
-    def paint(self, frame: Frame | None, cells: int, rows: int, screen: str) -> None:
+    def paint(
+        self, frame: Frame | None, cells: int, rows: int, screen: str, lists: bool
+    ) -> None:
         """Paint all bars at this size, with the hints of ``screen`` (empty: none, as the prompt is
-        there)."""
+        there); ``lists``: whether it has something for its own keys to act on."""
         snapshot = frame.snapshot if frame else None
         mode = chrome.Mode(
             not self._live, frame.following if frame else True, frame.playing if frame else False,
@@ -52,7 +54,6 @@ class ChromeBars:
         if self.jumping:
             self.hints.show((chrome.jump_hints(cells),))
         elif screen:
-            lists = frame is not None and _lists(screen, frame)
             offered, controls = footer(screen, self._live, lists), self._controller.present
             ended = mode.ended or (snapshot is not None and snapshot.run.exit_code is not None)
             items = [self._hint(action, label, frame) for action, label in offered
@@ -110,10 +111,3 @@ class ChromeBars:
             frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
             frame.searched,
         )  # fmt: skip
-
-
-def _lists(screen: str, frame: Frame) -> bool:
-    """Return whether the screen has rows for its own keys to act on."""
-    if screen == "numbers":
-        return frame.sameness is not None and bool(frame.sameness.modules)
-    return screen != "findings" or bool(frame.snapshot.findings)
