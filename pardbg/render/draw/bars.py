@@ -40,6 +40,19 @@ def spark(
     return "".join(marks).rjust(size)
 
 
+_DOTS: Final = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
+"""Braille dots of a cell's left and right column, lowest first."""
+
+
+def dots(values: Sequence[float], size: int, low: float, high: float) -> str:
+    """Return the last values as a braille line, two per cell: blocks of rows that touch merge."""
+    shown, span = list(values)[-2 * size :], max(high - low, 1e-9)
+    levels = [min(3, max(0, int((value - low) / span * 3.999))) for value in shown]
+    pairs = (levels[at : at + 2] for at in range(0, len(levels), 2))
+    marks = (chr(0x2800 + sum(_DOTS[level][side] for side, level in enumerate(p))) for p in pairs)
+    return "".join(marks).rjust(size)
+
+
 def thin(fraction: float, size: int) -> str:
     """Return a thin bar, to half a cell; any positive value is visible."""
     halves = min(size * 2, max(round(fraction * size * 2), 1 if fraction > 0 else 0))

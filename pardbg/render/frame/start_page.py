@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pardbg import words
-from pardbg.render.draw.bars import Column, choose, facts, headings, rule, table_row
+from pardbg.render.draw.bars import Column, choose, dots, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -38,8 +38,6 @@ _ROOMY: Final = 110
 _TITLES: Final[dict[Kind, str]] = {"live": "Live", "dead": "Killed", "recording": "Recordings"}
 _MOST_KILLED: Final = 3
 """Killed runs that are listed if not everything fits and none of them is chosen."""
-_DOTS: Final = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
-"""Braille dots of a cell's left and right column, lowest first."""
 STARTS: Final = (
     ("pardbg watch torchrun … train.py", "your job, unchanged"),
     ("pardbg demo 1f1b", "a real pipeline on 4 ranks, here"),
@@ -232,17 +230,11 @@ def _worst(entry: Entry) -> tuple[str, str]:
 
 
 def _dots(found: Digest | str | None, cells: int) -> str:
-    """Return the course of the step times as a braille line, two steps per cell."""
+    """Return the course of the step times."""
     values = [ns for _, ns in found.times][-2 * cells :] if isinstance(found, Digest) else []
     if len(values) < 2:
         return " " * cells
-    low, high = min(values), max(max(values), min(values) * 1.1)
-    levels = [min(3, int((value - low) / (high - low) * 3.999)) for value in values]
-    text = ""
-    for at in range(0, len(levels), 2):
-        pair = levels[at : at + 2]
-        text += chr(0x2800 + sum(_DOTS[level][side] for side, level in enumerate(pair)))
-    return text.rjust(cells)
+    return dots(values, cells, min(values), max(max(values), min(values) * 1.1))
 
 
 def _brief(entry: Entry) -> list[str]:

@@ -15,7 +15,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.p2p import RingStep
 from pardbg.analysis.comm.traffic import BINS, Edge, GroupView, TrafficView
-from pardbg.render.draw.bars import Column, choose, headings, resample, rule, spark, table_row, thin
+from pardbg.render.draw.bars import Column, choose, dots, headings, rule, table_row, thin
 from pardbg.render.draw.cells import (
     Drawn,
     Line,
@@ -370,9 +370,8 @@ def _columns(
         Column("", max(8, min(40, cells - 134)), rank=4, draws=lambda e, size: (
             Segment(thin(e.rate_bps / top if top else 0.0, size),
                     "observed" if e.source == "observed" else "modelled"),)),
-        Column("last 2 s", BINS if cells >= 100 else BINS // 2, rank=3, draws=lambda e, size: (
-            Segment(spark(resample(e.course, size), size, low=0.0) if any(e.course) else "",
-                    e.source),)),
+        Column("last 2 s", BINS // 2, rank=3, draws=lambda e, size: (
+            Segment(dots(e.course, size, 0.0, max(e.course)) if any(e.course) else "", e.source),)),
         Column("bytes", 9, lambda e: (words.size(e.bytes), "dim"), rank=2, align="right"),
         Column("ops", 7, lambda e: (words.short_count(e.num_ops), "dim"), rank=3, align="right"),
         Column("source", 9, lambda e: (e.source, "dim"), rank=1),
