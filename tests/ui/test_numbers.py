@@ -44,6 +44,7 @@ async def test_one_recording_shows_whether_its_replicas_are_equal(tmp_path: Path
     try:
         async with app.run_test(size=(80, 24)):
             await shows(app, "✓")
+            assert "REF.mcap" in text_of(app)  # how to compare more than replicas
     finally:
         source.close()
 
