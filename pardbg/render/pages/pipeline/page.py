@@ -222,8 +222,9 @@ def _figures(view: PipelineView) -> Line:
 
 def _waiting(view: PipelineView) -> tuple[Line, ...]:
     plan = f"The plan of {view.schedule} is known: {view.num_ranks} ranks, "
-    known = f" {plan}{view.num_microbatches} microbatches." if view.schedule else ""
-    return ((), line(Segment(known, "dim")), line(Segment(" No action has run yet.", "dim")))
+    known = f"   {plan}{view.num_microbatches} microbatches." if view.schedule else ""
+    said = line(Segment(" ○ ", "accent"), Segment("No action has run yet.", "strong"))
+    return (said, line(Segment(known, "dim")))
 
 
 def _ledger_step(frame: _Frame) -> PipelineStep:
