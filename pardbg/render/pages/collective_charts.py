@@ -219,8 +219,10 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
     sizes = panel_widths(cells, 2)
     size = sizes[-1]
     p2p = isinstance(rows[0], P2PRow)
-    titles = ("rate by message size", "how long each rank's receives waited") if p2p else (
-        "bus bandwidth by size", "how late each rank came"
+    alike = {row.bytes for row in rows if row.bytes}
+    by = f"at {words.size(*alike)}" if len(alike) == 1 else "by message size" if p2p else "by size"
+    titles = (f"rate {by}", "how long each rank's receives waited") if p2p else (
+        f"bus bandwidth {by}", "how late each rank came"
     )  # fmt: skip
     counted = Counter(_op(row) for row in rows)
     ordered = sorted(counted, key=lambda op: (-counted[op], op))
