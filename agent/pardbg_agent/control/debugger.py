@@ -115,7 +115,7 @@ class Debugger(threading.Thread):
             inner.settimeout(ENTER_S)
             enter = partial(self._enter, inner.getsockname()[1])
             until = clock.now_ns() + int(ENTER_S * 1e9)
-            while not self._gate.ask(enter):  # between two gates, or it answers a question
+            while not self._gate.ask(enter):  # between two gates
                 if self._over.wait(LOOK_S) or not self._gate.holding or clock.now_ns() > until:
                     return
             debugger = inner.accept()[0]

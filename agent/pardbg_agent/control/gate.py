@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Final, Protocol
 
@@ -28,6 +28,8 @@ AskFacts = Callable[[], Facts]
 """Returns the fields of the next op or action (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
 _NO_BREAKS: Final = Breaks([])
 _LONGEST_WAIT_S: Final = 1.0
+_MOST_ASKED: Final = 16
+"""Maximum number of questions that wait for a held thread."""
 _LED: Final = "debugger"
 """Text of the next event while a debugger leads the thread."""
 _EXCEPTION, _INSIDE, _OPS = int(Gate.EXCEPTION), int(Gate.INSIDE), int(GATE_OPS)
@@ -62,8 +64,8 @@ class _Holder:
     since_ns: int
     is_main: bool
     released: bool = False
-    work: Work | None = None
-    """Question of a person, to be run by this thread while it is held."""
+    work: list[Work] = field(default_factory=list)
+    """Questions of people, to be run by this thread while it is held, oldest first."""
     trace: TracebackType | None = None
     """Traceback of the exception that ends the thread; its own frames are gone by then."""
     ident: int = 0
@@ -220,7 +222,7 @@ class GateControl:
                 while not holder.released:
                     self._changed.wait(self._seconds_left())
                     self._lapse_if_due()
-                    if holder.work is not None:
+                    while holder.work and not holder.released:
                         self._work(holder)
             finally:
                 if holder in self._holders:  # an exception (Ctrl-C) ended the wait
@@ -261,12 +263,11 @@ class GateControl:
 
     def _work(self, holder: _Holder) -> None:
         """Run a question without the lock: permits and the lease go on, and count after it."""
-        work, holder.work = holder.work, None
+        work = holder.work.pop(0)
         self._working = threading.get_ident()
         self._changed.release()
         try:
-            if work is not None:
-                work(holder.trace or sys._getframe())
+            work(holder.trace or sys._getframe())
         finally:
             self._changed.acquire()
             self._working = 0
@@ -299,13 +300,13 @@ class GateControl:
             return {one.ident: one.trace for one in self._holders if one.trace is not None}
 
     def ask(self, work: Work) -> bool:
-        """Have the held thread run ``work`` with its innermost frame (or its exception). False: no
-        thread is held, or it still runs the previous question."""
+        """Have the held thread run ``work`` with its innermost frame (or its exception), after the
+        questions before. False: no thread is held, or very many questions wait."""
         with self._changed:
             order = self._in_order()
-            if not order or order[0].work is not None or self._leader is not None:
+            if not order or len(order[0].work) >= _MOST_ASKED or self._leader is not None:
                 return False
-            order[0].work = work
+            order[0].work.append(work)
             self._changed.notify_all()
             return True
 

@@ -229,6 +229,25 @@ def test_the_held_thread_itself_runs_it_and_stays_held() -> None:
     assert not thread.is_alive()
 
 
+def test_questions_that_come_together_are_answered_in_turn() -> None:
+    """A display and a breakpoint's command are; one of them was told that nobody is held."""
+    gate = _gate()
+    gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
+    thread = threading.Thread(target=gate.wait, args=(Gate.STEP, "step 1"), daemon=True)
+    thread.start()
+    until(lambda: gate.state().held)
+    seen: list[int] = []
+
+    def first(_: Any) -> None:
+        assert gate.ask(lambda _: seen.append(1)) and gate.ask(lambda _: seen.append(2))
+
+    assert gate.ask(first)
+    until(lambda: len(seen) == 2)
+    assert seen == [1, 2]
+    gate.run(2)
+    thread.join(5)
+
+
 def test_what_was_asked_cannot_keep_a_released_rank_for_longer_than_itself() -> None:
     gate = _gate()
     gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
