@@ -75,6 +75,19 @@ async def test_lines_are_there_again_in_the_next_session(tmp_path: Path) -> None
     assert path.read_text().splitlines() == ["pause", "step 2", "where"]
 
 
+async def test_a_run_held_on_its_way_to_a_place_is_not_said_to_run_there() -> None:
+    runs, port = sample.snapshot_1f1b(), FakePort(wait=True)
+    app = app_on(runs, port)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"until", "space", *"step==9", "enter")
+        await shows(app, "space: pause here")
+        app._store.show(sample.held(runs))
+        await shows(app, "held at a cut")
+        assert "until step" not in text_of(app).split("\n")[-2]
+        port.release.set()
+
+
 async def test_help_explains_a_word() -> None:
     app = app_on(sample.snapshot_1f1b(), FakePort())
     async with app.run_test(size=(80, 24)) as pilot:

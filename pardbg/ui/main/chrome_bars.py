@@ -85,7 +85,9 @@ class ChromeBars:
             text, style = self.message
             return (fit(line(" ", Segment(clip(text, cells - 2), style)), cells),)
         control, under_way = frame.snapshot.control, self._controller.under_way
-        if under_way.startswith("until ") and frame.snapshot.step is not None:
+        if under_way.startswith("until ") and control.mode == "held":
+            under_way = ""  # paused on the way: what is held counts
+        elif under_way.startswith("until ") and frame.snapshot.step is not None:
             under_way += f" now in step {frame.snapshot.step} (space: pause here)"
         return (chrome.control_line(control, under_way, ("", ""), cells),)
 
