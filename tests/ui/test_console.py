@@ -83,7 +83,8 @@ async def test_a_run_held_on_its_way_to_a_place_is_not_said_to_run_there() -> No
         await pilot.press("colon", *"until", "space", *"step==9", "enter")
         await shows(app, "space: pause here")
         app._store.show(sample.held(runs))
-        await shows(app, "held at a cut · 4 ranks · lease 9 s")
+        said = "held at a cut · 4 ranks · lease 9 s"
+        await until(lambda: said in text_of(app), said, 6)  # the port answers after 10 s
         port.release.set()
 
 
