@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.control import control_view
 from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.exits import bad_ends
@@ -14,6 +13,7 @@ from pardbg.analysis.findings.finding import Finding, Severity
 from pardbg.analysis.findings.kinds.absence import GONE
 from pardbg.analysis.findings.registry import disagreements, stalls, standstills
 from pardbg.analysis.findings.stalls.absences import absence
+from pardbg.analysis.findings.stalls.waiting import is_held
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen, stall_stacks
 from pardbg.analysis.hangs.waitgraph import Blame, inside, wait_graph
@@ -62,7 +62,7 @@ def worst_standstill(view: View) -> Finding | None:
     ended, bad = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:
         return None
-    if control_view(view).mode != "running":
+    if is_held(view):
         return None
     graph = wait_graph(view)
     if not bad and (ended is not None or not (graph.waits or graph.issued_by_all)):

@@ -208,7 +208,6 @@ class ControlActions:
     def _debug(self) -> DebugPage:
         debug = self._view.pages["debug"]
         assert isinstance(debug, DebugPage)
-        self._view.shared.you = self._controller.you
         return debug
 
     # ---------------------------------------------------------------- looking into ranks
@@ -263,6 +262,7 @@ class ControlActions:
     def on_frame(self, frame: Frame) -> None:
         """Evaluate the display expressions when the places of held ranks have changed, and request
         stacks if the page shows them."""
+        self._view.shared.you = self._controller.you
         self._follow_hit(frame)
         self._say_taken(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}

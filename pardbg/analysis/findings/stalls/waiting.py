@@ -87,8 +87,10 @@ def moments(view: View) -> Iterator[tuple[View, int | None]]:
 
 
 def is_held(view: View) -> bool:
-    """Return whether the debugger holds ranks: whoever waits for these waits for the debugger."""
-    return control_view(view).mode != "running"
+    """Return whether the debugger holds ranks: whoever waits for these waits for the debugger.
+    A pause that no rank can follow, as in a hang, holds none."""
+    control = control_view(view)
+    return control.mode == "held" or bool(control.held)
 
 
 def waits(view: View, over: int | None) -> Iterator[Candidate]:
