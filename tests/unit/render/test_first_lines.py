@@ -12,6 +12,7 @@ from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.collectives import detail
 from pardbg.render.pages.findings import findings
 from pardbg.render.pages.output import MOST, output
+from pardbg.render.pages.pipeline.page import pipeline
 from pardbg.render.pages.timeline import Window, timeline
 from tests.ui.sample import MS, snapshot_1f1b, snapshot_ddp
 
@@ -40,6 +41,14 @@ def test_the_timeline_begins_with_its_longest_wait_or_an_op_that_is_open() -> No
     said = head({0: {"wait": waits}, 1: {"comm": (still,)}})
     assert "r1" in said and "2.40 s" in said and "20" not in said
     assert "r0" not in head({0: {"wait": waits[1:]}})
+
+
+def test_the_pipeline_says_first_that_no_action_has_run() -> None:
+    made = snapshot_1f1b()
+    assert made.pipeline is not None
+    known = replace(made.pipeline, step=None, last_complete=None)
+    rows = pipeline(replace(made, pipeline=known), 80, 20).body
+    assert plain(rows[0]).startswith(" ○ ") and "8 microbatches" in plain(rows[1])
 
 
 def test_the_output_begins_with_who_printed_and_for_how_long_nobody_has() -> None:
