@@ -34,9 +34,7 @@ class ChromeBars:
         """Text and style."""
         self.jumping = False
 
-    def paint(
-        self, frame: Frame | None, cells: int, rows: int, screen: str, lists: bool
-    ) -> None:
+    def paint(self, frame: Frame | None, cells: int, rows: int, screen: str, lists: bool) -> None:
         """Paint all bars at this size, with the hints of ``screen`` (empty: none, as the prompt is
         there); ``lists``: whether it has something for its own keys to act on."""
         snapshot = frame.snapshot if frame else None
