@@ -58,13 +58,9 @@ Rows = slice | NDArray[np.int64]
 
 
 def lanes(
-    store: Store,
-    t0_ns: int,
-    t1_ns: int,
-    columns: int,
-    ranks: Sequence[int] | None = None,
+    store: Store, t0_ns: int, t1_ns: int, columns: int, ranks: Sequence[int] | None = None,
     now_ns: int | None = None,
-) -> dict[int, dict[str, tuple[LaneSpan, ...]]]:
+) -> dict[int, dict[str, tuple[LaneSpan, ...]]]:  # fmt: skip
     """Return {rank: {lane: boxes by begin}} of a window drawn ``columns`` wide, without empty
     lanes. ``now_ns``: the cursor, if the window ends before it.
 

@@ -26,18 +26,7 @@ from pardbg.render.draw.bars import (
     rule,
     table_row,
 )
-from pardbg.render.draw.cells import (
-    Line,
-    Row,
-    Segment,
-    clean,
-    clip,
-    fit,
-    left,
-    line,
-    right,
-    wrap,
-)
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, left, line, right, wrap
 from pardbg.render.draw.plots import WHOLE, Point, Scale, Series, plot
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.pages.findings import ordered

@@ -66,7 +66,6 @@ _TO_COMPARE: Final = (
     ("pardbg same REF.mcap PAR.mcap", "the same as text: the first tensor that differs"),
 )
 _ALONE: Final = ("invariants-hold", "replicas-differ", "no-replicas")
-"""Reasons of a comparison of replicas, without a reference."""
 _SQUARES: Final = {"faint": "·", "good": "▁", "warn": "▄", "bad": "█"}
 """Level -> square, from unknown to the worst level."""
 
@@ -106,7 +105,7 @@ def numbers(
     if found.rows and not known.modules:  # they are of no module's forward or backward
         below += _tensors(found.rows, cells)
     elif found.reason in _ALONE and not known.modules:
-        below += _beyond_tensors(snapshot, cells, rows - len(head), _TO_COMPARE[::2])
+        below += [line(" ", rule("to compare tensors", cells - 2)), *_ways(cells)]
     below += [] if wide else [(), *_left(found, cells)]
     indices = (*range(len(modules)), *[-1] * len(below))
     body = Drawn(len(modules), draw, below)
@@ -130,28 +129,20 @@ def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
 
 
 def _uncaptured(snapshot: Snapshot | None, cells: int, rows: int) -> Iterator[Line]:
-    """Yield that no tensors are known, and what is."""
+    """Yield the numbers known without tensors (the loss, metrics of the program), and commands that
+    compare tensors."""
     yield line(
         Segment(" ○ ", "accent"),
         Segment("No tensors were captured: nothing is compared here.", "strong"),
     )
     losses = snapshot.loss_history if snapshot is not None else ()
-    if losses:
+    logged = [rank for rank in snapshot.ranks if rank.metrics] if snapshot is not None else []
+    ways = _ways(cells)
+    room = rows - 6 - len(ways) - (2 + min(len(logged), _MOST_LOGGED) if logged else 0)
+    if losses and snapshot is not None:
         step, newest = losses[-1]
         known = f"{number(newest)} in step {step}; {plural(len(losses), 'value')}"
         yield line("   ", Segment(f"Known without them is the loss: {known}.", "dim"))
-    yield from _beyond_tensors(snapshot, cells, rows, _TO_COMPARE)
-
-
-def _beyond_tensors(
-    snapshot: Snapshot | None, cells: int, rows: int, to_compare: Sequence[tuple[str, str]]
-) -> Iterator[Line]:
-    """Yield the loss, metrics of the program, and commands that compare tensors."""
-    losses = snapshot.loss_history if snapshot is not None else ()
-    logged = [rank for rank in snapshot.ranks if rank.metrics] if snapshot is not None else []
-    ways = _ways(to_compare, cells)
-    room = rows - 6 - len(ways) - (2 + min(len(logged), _MOST_LOGGED) if logged else 0)
-    if losses and snapshot is not None:
         chart = by_step(losses, cells - 2, min(room, rows // 2), "loss",
                         lambda loss: right(number(loss), 8))  # fmt: skip
         if chart:
@@ -166,11 +157,11 @@ def _beyond_tensors(
     yield from ways
 
 
-def _ways(to_compare: Sequence[tuple[str, str]], cells: int) -> list[Line]:
+def _ways(cells: int) -> list[Line]:
     """Return the commands that compare tensors, each beside or over its meaning."""
-    beside, size = cells >= TWO_COLUMNS, max(len(command) for command, _ in to_compare) + 3
+    beside, size = cells >= TWO_COLUMNS, max(len(command) for command, _ in _TO_COMPARE) + 3
     lines: list[Line] = []
-    for command, why in to_compare:
+    for command, why in _TO_COMPARE:
         said = Segment(why, "dim")
         both = line("   ", Segment(left(command, size)), said)
         lines += [both] if beside else [line("   ", Segment(command)), line("     ", said)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pardbg.render.draw.cells import Line, Segment, clip, fit, line
 from pardbg.render.draw.signs import keys_text
 from pardbg.render.frame import chrome
+from pardbg.render.frame.panels import is_starting
 from pardbg.render.frame.timebar import Playing, legend, time_at, time_bar
 from pardbg.ui.commands.actions import Action, footer
 from pardbg.ui.engine.controller import Controller
@@ -34,9 +35,9 @@ class ChromeBars:
         """Text and style."""
         self.jumping = False
 
-    def paint(self, frame: Frame | None, cells: int, rows: int, screen: str, lists: bool) -> None:
+    def paint(self, frame: Frame | None, cells: int, rows: int, screen: str) -> None:
         """Paint all bars at this size, with the hints of ``screen`` (empty: none, as the prompt is
-        there); ``lists``: whether it has something for its own keys to act on."""
+        there)."""
         snapshot = frame.snapshot if frame else None
         mode = chrome.Mode(
             not self._live, frame.following if frame else True, frame.playing if frame else False,
@@ -52,6 +53,7 @@ class ChromeBars:
         if self.jumping:
             self.hints.show((chrome.jump_hints(cells),))
         elif screen:
+            lists = frame is not None and _lists(screen, frame)
             offered, controls = footer(screen, self._live, lists), self._controller.present
             ended = mode.ended or (snapshot is not None and snapshot.run.exit_code is not None)
             items = [self._hint(action, label, frame) for action, label in offered
@@ -111,3 +113,14 @@ class ChromeBars:
             frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
             frame.searched,
         )  # fmt: skip
+
+
+def _lists(screen: str, frame: Frame) -> bool:
+    """Return whether the screen has something for its own keys to act on."""
+    shown, same = frame.snapshot, frame.sameness
+    worse = any(found.severity != "info" for found in shown.findings)
+    return {
+        "numbers": same is not None and bool(same.modules), "output": bool(frame.output),
+        "pipeline": shown.pipeline is not None,
+        "findings": bool(shown.findings) and (worse or not is_starting(shown)),
+    }.get(screen, True)  # fmt: skip

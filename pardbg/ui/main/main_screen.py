@@ -205,9 +205,8 @@ class MainScreen(Screen[None]):
     def paint(self) -> None:
         """Draw header, status and hints; pages draw themselves."""
         if self._ready and not self._small and self._cells:
-            frame, name = self.shared.frame, "" if self._prompting else self._active
-            lists = frame is not None and self.page.lists(frame)
-            self._bars.paint(frame, self._cells, self._rows, name, lists)
+            name = "" if self._prompting else self._active
+            self._bars.paint(self.shared.frame, self._cells, self._rows, name)
 
     def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
         """Show one line at the bottom for some seconds, or until the next key; what went wrong is

@@ -101,10 +101,6 @@ class Page(PicturePane):
         """Return whether the page cannot draw anything yet of a starting job."""
         return not snapshot.ranks
 
-    def lists(self, frame: Frame) -> bool:
-        """Return whether the page shows something for its own keys to act on."""
-        return not self._starts(frame.snapshot)
-
     def _starts(self, snapshot: Snapshot) -> bool:
         return bool(self.lacks) and is_starting(snapshot) and self.has_nothing(snapshot)
 

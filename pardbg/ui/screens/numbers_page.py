@@ -22,9 +22,6 @@ class NumbersPage(RowsPage):
         at, source = self.at(frame), frame.source
         return numbers(frame.sameness, cells, rows, at, self.contains, source, frame.snapshot)
 
-    def lists(self, frame: Frame) -> bool:
-        return frame.sameness is not None and bool(frame.sameness.modules)
-
     def rows(self, frame: Frame) -> Sequence[ModuleRow]:
         return listed(frame.sameness, self.contains)
 

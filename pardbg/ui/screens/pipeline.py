@@ -64,9 +64,6 @@ class PipelinePage(Page):
     def has_nothing(self, snapshot: Snapshot) -> bool:
         return snapshot.pipeline is None
 
-    def lists(self, frame: Frame) -> bool:
-        return frame.snapshot.pipeline is not None and super().lists(frame)
-
     def _by_tick(self, frame: Frame) -> bool:
         held = frame.snapshot.control.mode in HELD_MODES
         return self._chosen.get(held, held)

@@ -282,9 +282,6 @@ class FindingsPage(RowsPage):
     def has_nothing(self, snapshot: Snapshot) -> bool:
         return all(found.severity == "info" for found in snapshot.findings)
 
-    def lists(self, frame: Frame) -> bool:
-        return bool(frame.snapshot.findings) and super().lists(frame)
-
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         around = Around(
             frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
@@ -353,9 +350,6 @@ class OutputPage(Page):
         if frame.output is None:  # the frame was made for another page
             return empty(cells, rows, "reading what the job printed …")
         return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at)
-
-    def lists(self, frame: Frame) -> bool:
-        return bool(frame.output or self.contains)
 
     def match(self, by: int) -> bool:
         """Go to the next or previous match, in all lines; return False without a search."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Label
 from pardbg.analysis.findings.kinds.stall_kinds import Waiting
 from pardbg.store.history import StateHistory
+from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import at
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
@@ -178,3 +180,16 @@ def test_what_a_backend_let_pass_is_told_when_the_run_is_over(over: bool) -> Non
     kinds = {"dtype-mismatch": (1,), "p2p-size-mismatch": (1,)} if over else {}
     said = {one.kind: one.culprits for one in findings(at(trace, 3200)) if one.severity == "error"}
     assert said == kinds
+
+
+def test_a_pause_that_nobody_can_follow_does_not_withdraw_the_hang() -> None:
+    """Ranks that wait in an op come to no gate; once one is held, others may wait for it."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.flush()
+    trace.hub(wire.Key.CONTROL, 4000, event="verb", verb="pause", mode="pausing", held={})
+    said = snapshot(trace.store(), ns(9000))
+    assert said.hang is not None and said.findings[0].kind == "missing-rank"
+    trace.hub(wire.Key.CONTROL, 9100, event="cut", mode="pausing", held={"1": "step 1"})
+    said = snapshot(trace.store(), ns(9500))
+    assert said.hang is None and said.findings == ()

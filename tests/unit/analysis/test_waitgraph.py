@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding, Label
@@ -359,19 +358,6 @@ def test_who_is_held_by_the_debugger_is_not_missing() -> None:
     trace.ranks[1].held(5, 9100)
     assert found(trace, 10_000) == {}  # it runs for 0.9 s
     assert "missing-rank" in found(trace, 11_200)
-
-
-def test_a_pause_that_nobody_can_follow_does_not_withdraw_the_hang() -> None:
-    """Ranks that wait in an op come to no gate; once one is held, others may wait for it."""
-    trace = Trace(2)
-    trace.ranks[0].collective("world", "all_reduce", 1, None)
-    trace.flush()
-    trace.hub(wire.Key.CONTROL, 4000, event="verb", verb="pause", mode="pausing", held={})
-    said = snapshot(trace.store(), ns(9000))
-    assert said.hang is not None and said.findings[0].kind == "missing-rank"
-    trace.hub(wire.Key.CONTROL, 9100, event="cut", mode="pausing", held={"1": "step 1"})
-    said = snapshot(trace.store(), ns(9500))
-    assert said.hang is None and found(trace, 9500) == {}
 
 
 def test_a_late_rank_that_came_is_past() -> None:

@@ -11,35 +11,11 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.implied import ScheduleDetail
-from pardbg.render.draw.bars import (
-    Column,
-    abreast,
-    choose,
-    headings,
-    panel_widths,
-    rule,
-    table_row,
-)
-from pardbg.render.draw.cells import (
-    Drawn,
-    Line,
-    Picture,
-    Segment,
-    fit,
-    line,
-    plain,
-    wrap,
-)
+from pardbg.render.draw.bars import Column, abreast, choose, headings, panel_widths, rule, table_row
+from pardbg.render.draw.cells import Drawn, Line, Picture, Segment, fit, line, plain, wrap
 from pardbg.render.frame.host_panel import machine
 from pardbg.render.frame.panels import empty, no_match
-from pardbg.render.frame.step_charts import (
-    SIDE_CELLS,
-    Ahead,
-    Event,
-    phases,
-    side,
-    step_charts,
-)
+from pardbg.render.frame.step_charts import SIDE_CELLS, Ahead, Event, phases, side, step_charts
 from pardbg.render.pages.findings import judged, told
 from pardbg.render.pages.mesh.run_verdict import verdict, worst_of
 from pardbg.render.pages.output import output_lines
