@@ -44,7 +44,7 @@ class Seen:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.level, self.step, self.loader = 2, 0, None
-        self.context: Any = None
+        self.context: Any = SimpleNamespace(loop=SimpleNamespace(phase=1))
         self.guard = SimpleNamespace(call=lambda _, look: look())
         self.defs = SimpleNamespace(name=lambda name: (self.names.append(name), len(self.names))[1])
         self.records = 0

@@ -65,8 +65,9 @@ def busy_loaders(view: View, looked_at: Window) -> dict[int, float]:
         table, visible = view.rows(process, "probe")
         if not (wanted := process.ids(LOADERS)):
             continue
-        since = int(table.when[:visible].searchsorted(_since(view, looked_at, rank)))
-        rows = since + np.flatnonzero(np.isin(table.col("name_id")[since:visible], wanted))
+        within = _since(view, looked_at, rank), looked_at.end_ns + 1
+        part = slice(*table.when[:visible].searchsorted(within).tolist())
+        rows = part.start + np.flatnonzero(np.isin(table.col("name_id")[part], wanted))
         busy, seen = (int(table.col(name)[rows].view("<i8").sum()) for name in ("a", "b"))
         if seen:
             found[rank] = busy / seen
