@@ -144,8 +144,8 @@ def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
 @per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
     """Return the set-up calls of groups (init_process_group, new_group …) as matched collectives.
-    The group of an init_process_group is the world that its rank expects: if worlds differ and none
-    is complete, their ranks wait for each other and count as one."""
+    The group of an init_process_group is the world that its rank expects: if worlds differ and each
+    has a rank that has not met the others, their ranks wait for each other and count as one."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
     worlds: dict[tuple[int, int], dict[int, Issue]] = defaultdict(dict)
     num_inits: Counter[int] = Counter()
@@ -157,7 +157,8 @@ def calls(view: View) -> tuple[CollectiveRow, ...]:
                 num_inits[call.rank] += 1
     for of in worlds.values():
         keys = {(call.group.epoch, call.group.key, call.seq) for call in of.values()}
-        if len(keys) > 1 and all(call.done_ns is None or call.failed for call in of.values()):
+        wait = {call.group.key for call in of.values() if call.done_ns is None or call.failed}
+        if len(keys) > 1 and all(key in wait for _, key, _ in keys):
             parts = {key: calls for key, calls in parts.items() if key not in keys}
             parts[min(keys)] = of
     rows = [match(view, of, {}) for of in parts.values()]
