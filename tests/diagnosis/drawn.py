@@ -85,7 +85,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
 SLOWED: dict[str, tuple[str, bool]] = {
     "sleeps": ("slow-steps", True), "socket": ("slow-steps", True), "lock": ("slow-steps", True),
     "child": ("slow-steps", True), "evaluates": ("slow-steps", True),
-    "computes": ("slow-steps", False), "saves": ("slow-steps", False),
+    "computes": ("slow-steps", True), "saves": ("slow-steps", False),
     "gathers": ("slow-steps", False), "burst": ("slow-steps", True), "thread": ("straggler", False),
     "loads": ("straggler", False), "burns": ("straggler", True),
 }  # fmt: skip

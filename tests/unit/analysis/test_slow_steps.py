@@ -106,6 +106,18 @@ def test_the_call_that_the_slow_rank_is_seen_in(of_device: bool) -> None:
     assert seen == ((None, None) if of_device else ("sleep", "train.py:3 in log"))
 
 
+def test_the_line_where_the_slow_rank_computes_outside_of_phases() -> None:
+    """Rank 1 computes for 200 ms more in each fifth step: one look of 200 ms in each."""
+    trace = train(lambda step: 1 if step % 5 == 4 else None, "host")
+    proc = trace.ranks[1]
+    for t in range(500, 6000, 600):
+        proc.record(Kind.PROBE, t, t, proc.name("busy\nbusy\n\ntrain.py:3 in log"), a=1)
+    finding = slow(trace)
+    call = facts(finding, "call")
+    assert (finding.culprits, call and call.call) == ((1,), "busy")
+    assert finding.where == "train.py:3 in log"
+
+
 def test_a_call_that_takes_more_than_all_the_usual_steps() -> None:
     """Rank 1 sleeps 900 ms in each 4th step, 225 of 325 ms a step: two thirds of the looks see it,
     which of a usual step, 100 ms, is little."""

@@ -29,7 +29,9 @@ from pardbg.analysis.findings.speed.windows import (
     per_window,
     phases_in,
 )
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.words import size
+from pardbg_agent.wire import BLOCKED, BUSY
 
 LAST: Final = 256
 """Number of steps looked at; it is large as a period may be long."""
@@ -214,12 +216,7 @@ def _candidate(
     alone = bool(late) and sum(bool(c.ranks) for c in causes) >= REGULAR * len(causes)
     culprits = culprits if alone else ()
     by_ns = median(cause.by_ns for cause in causes)
-    call, where, blocked_ns = (
-        blocked(view, looked_at, culprits) if len(culprits) == 1 else (None, None, 0)
-    )
-    share, whole_ns = blocked_ns / looked_at.step_ns, sum(t1 - t0 for t0, t1 in spans.values())
-    if share * whole_ns < CAUSE_SHARE * by_ns * len(slow):
-        call = where = None  # a call of all steps, seen a little more often by chance
+    call, where = _seen_in(view, looked_at, culprits, by_ns * len(slow), spans)
     computes = sum(cause.computes for cause in causes) > len(causes) / 2
     if call is not None and computes and device(view.ranks[culprits[0]]):
         call = where = None  # the rank waits for its device
@@ -238,3 +235,17 @@ def _candidate(
         facts=facts, cost_ns_per_step=round(facts.cost_ns),
         evidence=Evidence(spans[newest][0], rank, "timeline", lane="phase"),
     )  # fmt: skip
+
+
+def _seen_in(
+    view: View, looked_at: Window, culprits: Sequence[int], by_ns: float, spans: Steps
+) -> tuple[Blocking | None, str | None]:
+    """Return the call and the place that account for half of a rank's additional time in all these
+    steps, as where it computes outside of phases; (None, None): neither, as of a call of all steps
+    that it is seen in a little more often by chance."""
+    whole_ns = sum(t1 - t0 for t0, t1 in spans.values())
+    for head in (BLOCKED, BUSY) if len(culprits) == 1 else ():
+        call, where, step_ns = blocked(view, looked_at, culprits, head)
+        if call is not None and step_ns / looked_at.step_ns * whole_ns >= CAUSE_SHARE * by_ns:
+            return call, where
+    return None, None

@@ -304,7 +304,7 @@ def _candidate(
         blocking = where = None
     if cause == "data" and blocking is None:  # without it the others' loaders would hold them up
         others = (busy for r, busy in busy_loaders(view, looked_at).items() if r not in culprits)
-        cost = min(cost, (1 - max(others, default=0.0)) * looked_at.step_ns)
+        cost = min(cost, (1 - max(others, default=0.0)) * looked_at.mean_ns)
     if _by_thread(view, late_in, culprits[0]):
         cause, cause_ns, phases = "thread", by, tuple(view.ranks[culprits[0]].threads)
         blocking = where = None
