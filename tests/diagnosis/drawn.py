@@ -76,6 +76,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "dropout-ddp": (("unequal-settings",), SLOW), "loss-ddp": (("unequal-settings",), SLOW),
     "clips-own-fsdp": (("unequal-settings",), SLOW), "rate-zero": (("unequal-settings",), SLOW),
     "clips-shards-own-fsdp": (("unequal-settings",), SLOW),
+    "clips-pipeline": (("unequal-settings",), SLOW),
     "frozen-ddp": (("unequal-settings",), SLOW), "leaves-out": (("replica-divergence",), SLOW),
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
     "leaves-out-fsdp": (("unequal-settings",), SLOW),
@@ -119,9 +120,10 @@ FINE = (
     "fine-epochs",
     "fine-leaves-out-fsdp",
     "fine-two-fsdp",
+    "fine-clips-pipeline",
 )
 """Jobs of number_programs that nothing is wrong with."""
-PIPELINES = ("same-data-pipeline",)
+PIPELINES = ("same-data-pipeline", "clips-pipeline", "fine-clips-pipeline")
 NANS = ("forward", "backward", "element", "output")
 """What a stage of nan_programs spoils."""
 MESSAGES = ("tag", "dtype", "size")
@@ -247,7 +249,8 @@ def healthy(what: str, draw: random.Random) -> Case:
 def fine(what: str, draw: random.Random) -> Case:
     """A job of number_programs that nothing is wrong with."""
     words = ("tests.diagnosis.number_programs", what, str(draw.randrange(3)), "10")
-    return quick(Case(f"healthy:{what}", torchrun(3, *words), (), timeout_s=20))
+    argv = torchrun(4 if what in PIPELINES else 3, *words)
+    return quick(Case(f"healthy:{what}", argv, (), timeout_s=20))
 
 
 def cases(seed: int, number: int) -> list[Case]:

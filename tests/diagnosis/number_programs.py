@@ -189,6 +189,12 @@ def pipeline(what: str) -> None:
             assert parameter.grad is not None
             parameter.grad /= dist.get_world_size() // 2
             dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
+        if what == "clips-pipeline":
+            nn.utils.clip_grad_norm_(module.parameters(), 0.01)
+        elif what == "fine-clips-pipeline":
+            norm = nn.utils.clip_grad_norm_(module.parameters(), float("inf")) ** 2
+            dist.all_reduce(norm, group=mesh.get_group("pp"))
+            nn.utils.clip_grads_with_norm_(module.parameters(), 0.01, norm.sqrt())
         optimizer.step()
         optimizer.zero_grad()
 

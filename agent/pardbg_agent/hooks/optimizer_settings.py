@@ -33,8 +33,9 @@ class Clipped:
 
     def __init__(self) -> None:
         self.step, self.limit = NONE, 0.0
-        self.alone = False
-        """Whether torch's own function clipped gradients of a model that FSDP1 shards."""
+        self.part = ""
+        """``clips shard`` or ``clips stage`` if torch's own function clipped gradients of a model
+        that FSDP1 shards, or of a pipeline's stage; else empty."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -57,7 +58,9 @@ def _clips(
     if type(limit) in (int, float) and limit < NO_LIMIT:
         clipped = context.of(c).part(Clipped)
         clipped.step, clipped.limit = c.step, float(limit)
-        clipped.alone = by_norm and _of_fsdp(owner)
+        stage = context.of(c).actions is not None
+        part = "clips shard" if _of_fsdp(owner) else "clips stage" if stage else ""
+        clipped.part = part if by_norm else ""
 
 
 def _of_fsdp(parameters: Any) -> bool:
@@ -72,7 +75,8 @@ def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64), b
     = a checksum of all its numbers, without _OWN_NAMES, and of the limit its gradients were clipped
     to; from bit GROUPS_BIT on its number of groups. And write ``clips shard`` if torch's own
-    function clipped FSDP1's gradients."""
+    function clipped FSDP1's gradients, ``clips stage`` if it did a pipeline's, with the limit in a:
+    it knows only the rank's own norm."""
     clipped, t = context.of(c).part(Clipped), now_ns()
     of = [
         [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name not in _OWN_NAMES]
@@ -82,10 +86,10 @@ def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     if clipped.step == c.step:
         clipped.step = NONE
         of.append([("clip", clipped.limit)])
-        if clipped.alone:
-            c.record(
-                _PROBE, _LANE, 0, c.defs.name("clips shard"), t, t, c.step, look, NO_GROUP, NONE,
-                NONE, NONE, 0, 0,
+        if clipped.part:
+            c.record_f(
+                _PROBE, _LANE, _FLOAT, c.defs.name(clipped.part), t, t, c.step, look, NO_GROUP,
+                NONE, NONE, NONE, clipped.limit, 0,
             )  # fmt: skip
     digest = zlib.crc32(repr(of).encode()) | len(optimizer.param_groups) << GROUPS_BIT
     c.record_f(

@@ -128,7 +128,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.unequal_accumulation,
     scales.unequal_scales,
     scales.unequal_computations,
-    scales.clipped_shards,
+    scales.clipped_parts,
     scales.only_zeros,
     paces.unequal_averaging,
     paces.step_orders,

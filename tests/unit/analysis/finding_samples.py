@@ -430,7 +430,7 @@ def _state() -> list[Candidate]:
         one("unequal-settings", state.UnequalComputation("modules",
             ((0, "Dropout(p=0.1)"), (1, "Dropout(p=0.5)"), (2, "Dropout(p=0.1)")), 0),
             (0, 1, 2), (1,)),
-        one("unequal-settings", state.ClipsShards(0), (0, 1)),
+        one("unequal-settings", state.ClipsParts(0, "shards"), (0, 1)),
         one("same-order", data.SameOrder(0, 3), (0, 1)),
         one("unequal-settings", state.UnequalComputation("modules",
             ((0, ""), (1, "Dropout(p=0.5)")), 0), (0, 1)),

@@ -11,7 +11,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.values.scales import (
-    clipped_shards,
+    clipped_parts,
     only_zeros,
     unequal_computations,
     unequal_scales,
@@ -30,12 +30,13 @@ Scales = Sequence[Sequence[float]]
 def job(
     scales: Scales, losses: Sequence[float] = (), backwards: Sequence[int] = (), op: str = "",
     sharded: bool = False, told: int = 1, words: Sequence[Sequence[str]] = (),
-    zeros: Sequence[Sequence[int]] = (), least: int = 64, experts: int = 0,
+    zeros: Sequence[Sequence[int]] = (), least: int = 64, experts: int = 0, staged: bool = False,
 ) -> View:  # fmt: skip
     """A rank for each list of numbers, one a look; of losses of 2, unless they are given, before
     that. ``told``: records of each look (two optimizers take turns). ``words``: names of records
-    and ``zeros``: bytes, likewise; besides the gradients 32 bytes are summed, and all ranks but
-    the first sum those of ``experts`` among themselves."""
+    and ``zeros``: bytes, likewise; ``staged``: each rank is a stage of a pipeline. Besides the
+    gradients 32 bytes are summed, and all ranks but the first sum those of ``experts`` among
+    themselves."""
     trace = Trace(len(scales), {"world": range(len(scales)), "few": range(1, len(scales))})
     for rank, proc in enumerate(trace.ranks):
         proc.define(wire.DefKind.MODEL, zero=3 if sharded else 0, shards=3 if sharded else 1,
@@ -50,7 +51,8 @@ def job(
                 (bits,) = struct.unpack("<q", struct.pack("<d", value))
                 if words and words[rank][step // 10]:
                     name = proc.name(words[rank][step // 10])
-                    proc.record(Kind.PROBE, t + 0.4, t + 0.4, name, lane=Lane.COUNTER, step=step)
+                    proc.record(Kind.PROBE, t + 0.4, t + 0.4, name, lane=Lane.COUNTER, step=step,
+                                flags=Flag.FLOAT, a=scale)  # fmt: skip
                 if zeros and zeros[rank][step // 10]:
                     proc.record(Kind.PROBE, t + 6.5, t + 6.5, proc.name("zeros"), step=step,
                                 lane=Lane.COUNTER, a=zeros[rank][step // 10], b=least)  # fmt: skip
@@ -58,6 +60,8 @@ def job(
                     at, name = t + 0.5 + nth / 10, proc.name("loss scale")
                     proc.record(Kind.PROBE, at, at, name, lane=Lane.COUNTER, flags=Flag.FLOAT,
                                 step=step, a=scale, b=bits)  # fmt: skip
+            if staged:
+                proc.action(f"{rank}F0", t + 0.6, t + 0.8, step)
             for part in range(number):
                 begin = t + 1 + 2 * part / number
                 proc.phase("backward", begin, begin + 1 / number, step)
@@ -208,19 +212,28 @@ def test_zeros_that_are_meant(view: View) -> None:
     assert list(only_zeros(view)) == []
 
 
-CLIPS = ("clips shard",) * 3
+SHARD, STAGE = ("clips shard",) * 3, ("clips stage",) * 3
 
 
 @pytest.mark.parametrize(
-    ("words", "sharded", "found"),
+    ("words", "of", "found"),
     [
-        ([CLIPS, CLIPS], True, [((0, 1), 0)]),
-        ([CLIPS, ("", *CLIPS[1:])], True, []),  # two looks that both have
-        ([CLIPS, CLIPS], False, []),
+        ([SHARD, SHARD], "shards", [((0, 1), 0, "shards")]),
+        ([SHARD, ("", *SHARD[1:])], "shards", []),  # two looks that both have
+        ([SHARD, SHARD], "", []),
+        ([STAGE, STAGE], "stages", [((0, 1), 0, "stages")]),
+        ([STAGE, ("",) * 3], "stages", []),  # one stage, as an embedding
+        ([STAGE, STAGE], "shards", []),
     ],
 )
-def test_ranks_that_clip_their_shards_alone(
-    words: Sequence[Sequence[str]], sharded: bool, found: list[tuple[object, ...]]
+def test_ranks_that_clip_their_part_of_the_model_alone(
+    words: Sequence[Sequence[str]], of: str, found: list[tuple[object, ...]]
 ) -> None:
-    view = job([[1.0] * 3] * 2, op="reduce_scatter", sharded=sharded, words=words)
-    assert [(one.ranks, facts(one, "step")) for one in clipped_shards(view)] == found
+    view = job([[1.0] * 3] * 2, op="reduce_scatter", sharded=of == "shards", words=words,
+               staged=of == "stages")  # fmt: skip
+    assert [(one.ranks, *facts(one, "step", "of")) for one in clipped_parts(view)] == found
+
+
+def test_limits_that_differ_may_come_from_the_norm_of_the_whole() -> None:
+    view = job([[1.0] * 3, [0.5] * 3], words=[STAGE, STAGE], staged=True)
+    assert list(clipped_parts(view)) == []

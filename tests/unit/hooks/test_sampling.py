@@ -59,5 +59,5 @@ def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
         optimizer.step()
     found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
     assert len({*found}) == len(found) == 3
-    shards = [r.step for r in read_rank(watched).of(Kind.PROBE) if r.name == "clips shard"]
-    assert shards == [20]
+    shards = [(r.step, r.a) for r in read_rank(watched).of(Kind.PROBE) if r.name == "clips shard"]
+    assert shards == [(20, 0.2)]

@@ -209,11 +209,16 @@ class UnequalSettings(_InLooks):
 
 
 @dataclass(frozen=True, slots=True)
-class ClipsShards(Facts):
-    """Ranks that shard one model clip their parts of the gradients, each by its own part's norm."""
+class ClipsParts(Facts):
+    """Ranks with parts of one model clip their parts of the gradients, each by its own norm."""
 
     step: int
-    """Step of the first look in which shards were clipped apart."""
+    """Step of the first look in which parts were clipped apart."""
+    of: Literal["shards", "stages"]
+    """What the parts are: FSDP1's shards, or a pipeline's stages."""
+
+    def advice(self) -> str:
+        return self.tries(self.of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +471,7 @@ KINDS: Final = kinds(
         "no-gradient-exchange": (NoGradientExchange, Unaveraged),
         "no-gradient": (NoGradient, OnlyZeros),
         "unequal-start": UnequalStart,
-        "unequal-settings": (UnequalSettings, UnequalComputation, ClipsShards),
+        "unequal-settings": (UnequalSettings, UnequalComputation, ClipsParts),
         "unequal-mode": UnequalMode,
         "summed-twice": SummedTwice,
         "gradients-kept": (GradientsKept, GradientsAdded),

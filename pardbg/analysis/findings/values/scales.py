@@ -14,7 +14,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import (
-    ClipsShards,
+    ClipsParts,
     OnlyZeros,
     UnequalComputation,
     UnequalScale,
@@ -29,6 +29,7 @@ from pardbg.analysis.findings.values.exchanged import (
     sharding,
     told_words,
 )
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.store.process import Process
 
 _SCALES: Final = "loss scale"
@@ -41,8 +42,8 @@ _HEADS: Final[tuple[tuple[Literal["modules", "loss"], str], ...]] = (
     ("modules", "modules "), ("loss", "loss by "),
 )  # fmt: skip
 """(what may differ, prefix of the names of the records about it)"""
-_CLIPS: Final = "clips shard"
-"""Name of the record of a step in which torch's own function clipped shards of FSDP1."""
+_CLIPS: Final[tuple[Literal["shards", "stages"], ...]] = ("shards", "stages")
+"""Parts of a model whose gradients torch's own function clips, recorded as ``clips shard`` …"""
 _LOOKS: Final = 3
 """Number of newest looks that must have unlike numbers, in the same proportions."""
 _LEAST: Final = 1.2
@@ -182,16 +183,20 @@ def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int,
     return tuple((rank, " ".join(sorted({*words} - common))) for rank, words in sorted(of.items()))
 
 
-def clipped_shards(view: View) -> Iterable[Candidate]:
-    """Find ranks that shard one model (FSDP1) and each clip their part of the gradients by that
-    part's own norm."""
-    for ranks in sharding(view):
-        told = [{step for step, *_ in probes(view, view.ranks[rank], _CLIPS)} for rank in ranks]
-        steps = sorted(set.intersection(*told))
-        if len(steps) >= _LOOKS:
-            yield Candidate(
-                kind="unequal-settings", ranks=ranks, t_ns=view.t_ns, facts=ClipsShards(steps[0])
-            )
+def clipped_parts(view: View) -> Iterable[Candidate]:
+    """Find ranks that shard one model (FSDP1), or are its pipeline, and each clip their part of the
+    gradients by that part's own norm, to one limit: unlike ones may come from the whole norm."""
+    pipelines = [layout.ranks for layout in layouts(view) if len(layout.ranks) > 1]
+    for what, of in zip(_CLIPS, (sharding(view), pipelines), strict=True):
+        name = f"clips {what[:-1]}"
+        for ranks in of:
+            told = [probes(view, view.ranks[r], name, "<f8") for r in ranks if r in view.ranks]
+            limits = [{(step, limit) for step, _, limit, _ in looks} for looks in told]
+            alike = set.intersection(*limits) if len(limits) == len(ranks) else set()
+            steps = sorted({step for step, _ in alike})
+            if len(steps) >= _LOOKS:
+                yield Candidate(kind="unequal-settings", ranks=ranks, t_ns=view.t_ns,
+                                facts=ClipsParts(steps[0], what))  # fmt: skip
 
 
 # -- nothing
