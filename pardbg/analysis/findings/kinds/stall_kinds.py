@@ -379,7 +379,7 @@ class StuckRemote(Facts):
 
 @dataclass(frozen=True, slots=True)
 class StuckLock(Facts):
-    """All ranks wait for a lock file that no process has open."""
+    """All ranks wait for a lock file that no process of their hosts has open."""
 
     file: str
     lasted_ns: int
