@@ -17,8 +17,8 @@ from pardbg_agent.identity import read_text
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
-_MAX_WORKERS: Final = 8
-"""Maximum number of workers looked at; the others are taken to be alike."""
+_MAX_WORKERS: Final = 4
+"""Maximum number of workers looked at once, 40 us each; the others' turn comes with later looks."""
 _FIRST_LOOKS, _LOOKS, _MOST_LOOKS = 2, 5, 100
 """Least looks for the first record, for later ones, and most: what lies so far back is none of the
 steps' any more."""
@@ -33,13 +33,18 @@ class Loaders:
         self._core = core
         self._looks = self._busy = self._seen = 0
         self._due, self._step = _FIRST_LOOKS, core.step
+        self._turn = 0
+        """Number of looks in all."""
 
     def look(self) -> int:
         """Count the workers at work; return the number of records made: none in one step twice, so
         that a rank that hangs does not seem to do anything."""
         loader = self._core.loader
-        workers = list(getattr(loader and loader(), "_workers", ()))[:_MAX_WORKERS]
-        known = [busy for one in workers if (busy := _works(one.pid)) is not None]
+        workers = list(getattr(loader and loader(), "_workers", ()))
+        self._turn += 1
+        at = self._turn * _MAX_WORKERS % max(1, len(workers))
+        chosen = (workers[at:] + workers[:at])[:_MAX_WORKERS]
+        known = [busy for one in chosen if (busy := _works(one.pid)) is not None]
         if not known:
             return 0
         self._looks, self._seen = self._looks + 1, self._seen + len(known)

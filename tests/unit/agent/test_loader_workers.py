@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from pardbg_agent.sender import loader_workers
 from pardbg_agent.sender.loader_workers import Loaders
 from pardbg_agent.wire import LOADERS
 
@@ -94,6 +95,23 @@ def test_workers_are_at_work_until_what_they_prefetch_is_there(asleep: bool) -> 
         assert looked(loader, lambda busy, seen: busy == 6) == (6, 6)
     finally:
         samples.ended.set()
+
+
+def test_many_workers_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six, four in a look, on from where the look before ended; the third and the sixth work."""
+    asked: list[int] = []
+    monkeypatch.setattr(
+        loader_workers,
+        "_works",
+        lambda pid: asked.append(pid) or pid in (2, 5),  # type: ignore
+    )
+    workers = [SimpleNamespace(pid=pid) for pid in range(6)]
+    core: Any = Core(lambda: SimpleNamespace(_workers=workers))
+    looks = Loaders(core)
+    for core.step in range(3):
+        looks.look()
+    assert asked == [4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+    assert core.told == [(LOADERS, 3, 8)]
 
 
 @pytest.mark.parametrize("loader", [None, lambda: None, lambda: iter([1])])
