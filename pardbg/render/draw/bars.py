@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
@@ -44,13 +45,19 @@ _DOTS: Final = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Braille dots of a cell's left and right column, lowest first."""
 
 
-def dots(values: Sequence[float], size: int, low: float, high: float) -> str:
-    """Return the last values as a braille line, two per cell: blocks of rows that touch merge."""
+def dots(values: Sequence[float], size: int, low: float, high: float, fill: bool = False) -> str:
+    """Return the last values as a braille line, two per cell; ``fill``: as columns, which leave
+    the topmost dots free. Blocks of rows that touch merge."""
     shown, span = list(values)[-2 * size :], max(high - low, 1e-9)
-    levels = [min(3, max(0, int((value - low) / span * 3.999))) for value in shown]
-    pairs = (levels[at : at + 2] for at in range(0, len(levels), 2))
-    marks = (chr(0x2800 + sum(_DOTS[level][side] for side, level in enumerate(p))) for p in pairs)
-    return "".join(marks).rjust(size)
+    if fill:
+        tall = [math.ceil((value - low) / span * 3) for value in shown]
+        marks = [range(min(3, max(0, number))) for number in tall]
+    else:
+        levels = (min(3, max(0, int((value - low) / span * 3.999))) for value in shown)
+        marks = [range(level, level + 1) for level in levels]
+    pairs = (marks[at : at + 2] for at in range(0, len(marks), 2))
+    cells = (sum(_DOTS[at][side] for side, of in enumerate(p) for at in of) for p in pairs)
+    return "".join(chr(0x2800 + cell) for cell in cells).rjust(size)
 
 
 def thin(fraction: float, size: int) -> str:

@@ -100,7 +100,7 @@ def by_step(
     high: float = max(known, default=0) if steps[1] is None else steps[1]
     curves = (beside, "dim", "·"), (ahead, "faint", ""), (values, style, "")
     if len(known) >= _STAIRS and high - low < cells:
-        shown = [Series(_stairs(of, cells), look, "braille") for of, look, _ in curves]
+        shown = [Series(stairs(of, cells), look, "braille") for of, look, _ in curves]
         low, high = low - 0.5, high + 0.5
     else:
         shown = [Series(tuple(of), look, mark) for of, look, mark in curves]
@@ -137,7 +137,7 @@ def _filled(chart: tuple[Line, ...], style: str) -> tuple[Line, ...]:
     return tuple(row.line() for row in rows)
 
 
-def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:
+def stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:
     """Return the points of a staircase: a row of braille dots as wide as a step for each value."""
     dots = max(2, 4 * cells // max(_STAIRS, len(values)))
     return tuple((step + (at + 0.5) / dots - 0.5, value) for step, value in values

@@ -29,7 +29,7 @@ from pardbg.render.draw.cells import (
     spread,
 )
 from pardbg.render.draw.circle import Links, dash, hub_of, ring, star
-from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.draw.plots import Scale, Series, plot, stairs
 from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
@@ -184,14 +184,15 @@ def _course(
     ]
     shown = [
         Series(
-            tuple(((at + 0.5) * each - view.window_ns, rate) for at, rate in enumerate(rates)),
-            style, mark,
+            tuple(((at + 0.5) * each - view.window_ns, rate)
+                  for at, rate in stairs([*enumerate(rates)], cells)),
+            style, "braille",
         )
-        for rates, style, mark in ((others, "faint", "·"), (chosen.course, chosen.source, DOT))
+        for rates, style in ((others, "faint"), (chosen.course, chosen.source))
     ]  # fmt: skip
     title = f"bytes per second, {chosen.src} → {chosen.dst}"
     drawn = plot(shown, cells - 4, height - 2, _AGO, _RATE)
-    head = line(" ", rule(title, cells - 2, f"{DOT} this edge, {chosen.source}   · all edges"))
+    head = line(" ", rule(title, cells - 2, f"{chosen.source}; faint: all edges"))
     return [(), head, *(line("  ", row) for row in drawn)] if drawn else []
 
 
@@ -371,7 +372,8 @@ def _columns(
             Segment(thin(e.rate_bps / top if top else 0.0, size),
                     "observed" if e.source == "observed" else "modelled"),)),
         Column("last 2 s", BINS // 2, rank=3, draws=lambda e, size: (
-            Segment(dots(e.course, size, 0.0, max(e.course)) if any(e.course) else "", e.source),)),
+            Segment(dots(e.course, size, 0.0, max(e.course), True) if any(e.course) else "",
+                    e.source),)),
         Column("bytes", 9, lambda e: (words.size(e.bytes), "dim"), rank=2, align="right"),
         Column("ops", 7, lambda e: (words.short_count(e.num_ops), "dim"), rank=3, align="right"),
         Column("source", 9, lambda e: (e.source, "dim"), rank=1),
