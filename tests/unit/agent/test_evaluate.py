@@ -229,13 +229,19 @@ def test_the_held_thread_itself_runs_it_and_stays_held() -> None:
     assert not thread.is_alive()
 
 
-def test_questions_that_come_together_are_answered_in_turn() -> None:
-    """A display and a breakpoint's command are; one of them was told that nobody is held."""
+def _held() -> tuple[GateControl, threading.Thread]:
+    """Return a gate and the thread that it holds."""
     gate = _gate()
     gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
     thread = threading.Thread(target=gate.wait, args=(Gate.STEP, "step 1"), daemon=True)
     thread.start()
     until(lambda: gate.state().held)
+    return gate, thread
+
+
+def test_questions_that_come_together_are_answered_in_turn() -> None:
+    """A display and a breakpoint's command are; one of them was told that nobody is held."""
+    gate, thread = _held()
     seen: list[int] = []
 
     def first(_: Any) -> None:
@@ -249,11 +255,7 @@ def test_questions_that_come_together_are_answered_in_turn() -> None:
 
 
 def test_what_was_asked_cannot_keep_a_released_rank_for_longer_than_itself() -> None:
-    gate = _gate()
-    gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
-    thread = threading.Thread(target=gate.wait, args=(Gate.STEP, "step 1"), daemon=True)
-    thread.start()
-    until(lambda: gate.state().held)
+    gate, thread = _held()
     begun, go_on = threading.Event(), threading.Event()
 
     def work(_: Any) -> None:

@@ -94,3 +94,15 @@ def test_data_that_a_device_need_not_wait_for_costs_nothing(lead_ms: int, told: 
             proc.record(Kind.PHASE, at, at + 1, flags=Flag.DEVICE, **phase)
             proc.record(Kind.DEVICE, begin, begin + 1, a=lead_ms * MS, **phase)
     assert ("input-bound" in [one.kind for one in found(trace)]) == told
+
+
+def test_without_counted_steps_nothing_is_said_of_them() -> None:
+    """Pairs of ranks take turns: no step has the ranks of the last one."""
+    trace = Trace(4, {"even": (0, 2), "odd": (1, 3)})
+    for step in range(STEPS):
+        for proc in trace.ranks[step % 2 :: 2]:
+            begin = 100.0 * step
+            proc.phase("data", begin, begin + 80, step)
+            group = ("even", "odd")[step % 2]
+            proc.collective(group, "all_reduce", begin + 81, begin + 90, 4096, step=step)
+    assert all(one.kind != "input-bound" for one in found(trace))

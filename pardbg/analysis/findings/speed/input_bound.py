@@ -27,14 +27,12 @@ MAX_RANKS: Final = 64
 def input_bound(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find steps in which the rank that waits longest for its data, whichever it is, does so for a
     fifth of the step; needs counted steps."""
-    if looked_at.unit != "step":
+    ranks = sorted(looked_at.spans[looked_at.steps[-1]].keys() & view.ranks.keys())
+    if looked_at.rows is not None or not ranks:
         return
-    ranks = sorted(looked_at.spans[looked_at.steps[-1]])
     chosen = ranks[:: -(-len(ranks) // MAX_RANKS)]
-    waits = [
-        max(_waits(view, rank, of[rank]) for rank in chosen if rank in of)
-        for step in looked_at.steps if (of := looked_at.spans[step])
-    ]  # fmt: skip
+    spans = (looked_at.spans[step] for step in looked_at.steps)
+    waits = [max(_waits(view, rank, of[rank]) for rank in chosen) for of in spans]
     mean = sum(waits) / len(waits)
     loud = sum(ns >= WAITS * looked_at.step_ns for ns in waits)
     if mean < max(WAITS_NS, WAITS * looked_at.mean_ns) or not often(2 * loud, looked_at.steps):

@@ -42,8 +42,10 @@ _HEADS: Final[tuple[tuple[Literal["modules", "loss"], str], ...]] = (
     ("modules", "modules "), ("loss", "loss by "),
 )  # fmt: skip
 """(what may differ, prefix of the names of the records about it)"""
-_CLIPS: Final[tuple[Literal["shards", "stages"], ...]] = ("shards", "stages")
-"""Parts of a model whose gradients torch's own function clips, recorded as ``clips shard`` …"""
+_CLIPS: Final[Mapping[Literal["shards", "stages"], str]] = {
+    "shards": "clips shard", "stages": "clips stage",
+}  # fmt: skip
+"""Parts of a model whose gradients torch's own function clips -> name of the record of that."""
 _LOOKS: Final = 3
 """Number of newest looks that must have unlike numbers, in the same proportions."""
 _LEAST: Final = 1.2
@@ -187,8 +189,7 @@ def clipped_parts(view: View) -> Iterable[Candidate]:
     """Find ranks that shard one model (FSDP1), or are its pipeline, and each clip their part of the
     gradients by that part's own norm, to one limit: unlike ones may come from the whole norm."""
     pipelines = [layout.ranks for layout in layouts(view) if len(layout.ranks) > 1]
-    for what, of in zip(_CLIPS, (sharding(view), pipelines), strict=True):
-        name = f"clips {what[:-1]}"
+    for (what, name), of in zip(_CLIPS.items(), (sharding(view), pipelines), strict=True):
         for ranks in of:
             told = [probes(view, view.ranks[r], name, "<f8") for r in ranks if r in view.ranks]
             limits = [{(step, limit) for step, _, limit, _ in looks} for looks in told]
