@@ -179,6 +179,7 @@ def _start(
     env: dict[str, str] | None = None, streams: Streams | None = None,
 ) -> RunHandle:  # fmt: skip
     from pardbg.cli.headless import default_session_path
+    from pardbg.hub.launched_tasks import tasks_of
     from pardbg.hub.place import find_place
     from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
@@ -186,6 +187,9 @@ def _start(
 
     place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
+    tasks, recorded = tasks_of(os.environ), place.nnodes if place is not None else 1
+    if output is not None and tasks is not None and tasks.total > recorded:
+        output = tasks.beside(output, alone=place is None and tasks.here > 1)
     # Elsewhere a name alone: nothing is made there.
     session = default_session_path(name) if elsewhere else session_target(output, name, how.force)
     doors = _doors(how.metrics, elsewhere)

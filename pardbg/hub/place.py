@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.hub.launched_tasks import Tasks, tasks_of
 from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, write_json
 
 ENV_HUB, ENV_SHARED = "PARDBG_HUB", "PARDBG_SHARED"
 WAIT_S: Final = 300.0
 """Maximum wait, in s, for the file of node 0."""
+TASKS_S: Final = 30.0
+"""Maximum wait, in s, for the first of a launcher's tasks on this host."""
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
 """Age in s beyond which a shared file is another job's."""
@@ -38,13 +41,15 @@ def find_place(
     argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None],
 ) -> Place | None:  # fmt: skip
     """Return the place from options, command line and environment; None: a job of one node. Waits
-    for node 0's keys. Raises ConfigError."""
+    for node 0's keys. Of a launcher's tasks each is a node. Raises ConfigError."""
     hub = hub or env.get(ENV_HUB)
-    shared = env.get(ENV_SHARED)
+    shared, tasks = env.get(ENV_SHARED), tasks_of(env)
     if not hub and not shared:
         if any(one is not None for one in (key, node, nnodes)):
             raise ConfigError("--key, --node-rank and --nnodes go with --hub tcp://HOST:PORT")
-        return None
+        return None if tasks is None else _on_this_host(tasks, say)
+    if tasks is not None and tasks.here > 1 and node is None is nnodes:
+        node, nnodes = tasks.number, tasks.total
     number = _number(node, ("--node-rank", "--node_rank"), argv, _NODE, env)
     if number is None:
         raise ConfigError("which node is this? give --node-rank N (0: the hub runs there)")
@@ -57,6 +62,26 @@ def find_place(
         return Place(found["hub"], number, total, found["keys"])
     _check_host(Endpoints(hub).host, number, say)
     return Place(hub, number, total, _keys(key, number, env, say))
+
+
+def _on_this_host(tasks: Tasks, say: Callable[[str], None]) -> Place | None:
+    """Return the place among the tasks on this host, which meet by a file; None: this one is alone.
+    The launcher ends the whole job if a task fails, so nothing here raises."""
+    if tasks.spread:
+        say(f"each host records its own tasks; for one recording of all {tasks.total} set "
+            f"{ENV_SHARED} to a folder that all hosts see, or give --hub")  # fmt: skip
+    if tasks.here == 1:
+        return None
+    try:
+        path = tasks.meeting_file()
+        found = (
+            _wait_for(path, "node 0", lambda _: None, fresh=True, wait_s=TASKS_S)
+            if tasks.local else _made(path, "127.0.0.1")
+        )  # fmt: skip
+        return Place(str(found["hub"]), tasks.local, tasks.here, found["keys"])
+    except (ConfigError, KeyError, OSError) as error:
+        say(f"this task is recorded alone: {error}")
+        return None
 
 
 def _check_host(host: str, node: int, say: Callable[[str], None]) -> None:
@@ -118,7 +143,7 @@ def _rendezvous(
     folder: Path, node: int, argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return the hub's address and keys, exchanged by a file in a folder that all nodes share."""
-    from pardbg.hub.serve.sockets import check_keys, make_keys
+    from pardbg.hub.serve.sockets import check_keys
 
     known = [env[name] for name in _JOB if env.get(name)]
     job = next(iter(known or _option_values(argv, "--rdzv-id", "--rdzv_id")), "")
@@ -128,15 +153,22 @@ def _rendezvous(
     if node == 0:
         name = socket.getfqdn()  # "localhost" on a host that calls itself 127.0.0.1
         name = socket.gethostname() if name.startswith("localhost") else name
-        made = {"hub": f"tcp://{name}:{_free_ports()}", "keys": make_keys()}
-        try:
-            write_json(path, made)
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-        return made
+        return _made(path, name)
     found = _wait_for(path, "node 0", say, fresh=True)
     Endpoints(str(found.get("hub")))
     return {"hub": str(found["hub"]), "keys": check_keys(found.get("keys"), str(path))}
+
+
+def _made(path: Path, host: str) -> dict[str, Any]:
+    """Write address and keys of the hub that this node is about to start."""
+    from pardbg.hub.serve.sockets import make_keys
+
+    made = {"hub": f"tcp://{host}:{_free_ports()}", "keys": make_keys()}
+    try:
+        write_json(path, made)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    return made
 
 
 def _option_values(argv: Sequence[str], *options: str) -> list[str]:
@@ -148,7 +180,7 @@ def _option_values(argv: Sequence[str], *options: str) -> list[str]:
 
 
 def _wait_for(
-    path: Path, what: str, say: Callable[[str], None], fresh: bool = False
+    path: Path, what: str, say: Callable[[str], None], fresh: bool = False, wait_s: float = WAIT_S
 ) -> dict[str, Any]:
     """Return a JSON file's content once it exists; refuse one that others can read."""
     begun, told = time.monotonic(), False
@@ -164,7 +196,7 @@ def _wait_for(
             pass
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        if time.monotonic() > begun + WAIT_S:
+        if time.monotonic() > begun + wait_s:
             raise ConfigError(f"{path} did not appear: did node 0 start?")
         if not told:
             told = True

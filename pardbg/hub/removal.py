@@ -34,6 +34,7 @@ _RUN_FILES: Final = re.compile(
 RING: Final = ".ring"
 _RING_SUFFIXES: Final = (RING, ".defs", ".board", ".board.new")
 _RING_FILES: Final = re.compile(".+(?:" + "|".join(map(re.escape, _RING_SUFFIXES)) + ")")
+_MEETING: Final = re.compile(r"tasks-\d+-\d+\.json")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -122,6 +123,13 @@ def remove_ring(ring_dir: Path, run: str, proc: str) -> None:
     with contextlib.suppress(OSError), _child(ring_dir, run) as (_, fd):
         for suffix in _RING_SUFFIXES:
             _unlink(proc + suffix, fd)
+
+
+def remove_meeting(path: Path) -> None:
+    """Remove the file by which the tasks of a launcher met."""
+    with contextlib.suppress(OSError), _opened(path.parent) as fd:
+        if _private(fd) and _MEETING.fullmatch(path.name):
+            os.unlink(path.name, dir_fd=fd)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,9 @@ class Endpoints:
         return self._at(PUB_PORT)
 
     def everywhere(self) -> Endpoints:
-        """Return the same ports on every address of this host."""
+        """Return the same ports on every address of this host; a loopback address as it is."""
+        if self.host == "127.0.0.1":
+            return self
         return Endpoints(f"tcp://*:{self.text.rpartition(':')[2]}")
 
     def _at(self, number: int) -> str:
