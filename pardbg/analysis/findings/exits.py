@@ -28,6 +28,7 @@ ENDED_NS: Final = 1_000_000_000
 GIVES_UP_NS: Final = 5_000_000_000
 """Shortest timeout of any backend, in ns: an earlier abort is the program's own."""
 _SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
+_ENDING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _EVENTS: Final = 64
 _OUTPUT_LINES: Final = 400
 _READ_LATE_NS: Final = 250_000_000
@@ -238,11 +239,13 @@ def _by_viewers(view: View) -> Iterator[TerminationRequest]:
 
 
 def _passed_on(view: View) -> Iterator[TerminationRequest]:
-    """Yield signals that ``pardbg run`` passed on to the job; known once the job has ended."""
-    names = {signal.SIGINT.value: "Ctrl-C (SIGINT)", signal.SIGTERM.value: "SIGTERM"}
+    """Yield signals to end that ``pardbg run`` passed on to the job; known once the job has ended.
+    Slurm sends SIGCONT before SIGTERM, and what a user chose before a job's time is over."""
     for t_ns, number in view.store.told if view.run_end is not None else ():
-        if t_ns <= view.t_ns:
-            yield TerminationRequest(t_ns, names.get(number, f"signal {number}"))
+        ends = number in _ENDING or (view.run_end or (0, None))[1] in (-number, 128 + number)
+        if ends and t_ns <= view.t_ns:
+            by = "Ctrl-C (SIGINT)" if number == signal.SIGINT else signal_name(-number)
+            yield TerminationRequest(t_ns, by)
 
 
 def _by_launcher(view: View) -> list[TerminationRequest]:

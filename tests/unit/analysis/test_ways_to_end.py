@@ -8,7 +8,17 @@ from pardbg.analysis.answers.hang import rank_stacks
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg_agent import wire
-from tests.unit.analysis.test_ends import CLOSED, FRAMES, IN_OP, ends, leaves, raises, said, three
+from tests.unit.analysis.test_ends import (
+    CLOSED,
+    FRAMES,
+    IN_OP,
+    ended_by,
+    ends,
+    leaves,
+    raises,
+    said,
+    three,
+)  # fmt: skip
 from tests.unit.analysis.test_waitgraph import WAITING, stall, state_of
 from tests.unit.analysis.test_waitgraph_calls import call
 from tests.unit.facts import facts
@@ -43,6 +53,24 @@ def test_a_rank_that_leaves_when_told_to_end_is_where_it_was_before() -> None:
     trace.define(wire.DefKind.END, proc=None, t_ns=ns(8800), code=143, told=[[ns(8000), 15]])
     one = said(trace)["missing-rank"]
     assert (one.culprits, one.where) == ((1,), "data.py:7 in batch")
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "by"),
+    [
+        ([18, 15], 143, "SIGTERM"),  # as Slurm ends a step: SIGCONT first
+        ([10], 1, ""),  # a checkpoint is asked for; what ranks then fail of is their own
+        ([10], 138, "SIGUSR1"),  # no handler: the job ended by it
+    ],
+)
+def test_only_a_signal_that_ends_is_a_request_to_end(told: list[int], code: int, by: str) -> None:
+    trace = three(waiting=())
+    for proc in trace.ranks:
+        ends(trace, proc, 50, "exit", 1)
+    pairs = [[ns(20 + at), number] for at, number in enumerate(told)]
+    trace.define(wire.DefKind.END, proc=None, t_ns=ns(60), code=code, told=pairs)
+    who, worse = ended_by(trace)
+    assert (who, bool(worse)) == (by, not by)
 
 
 @pytest.mark.parametrize(
