@@ -29,7 +29,7 @@ _VALUE: Final = re.compile(r"""[^\s"',;&}]+""")
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([\w.~+/=-]{8,})")
 _USER: Final = re.compile(r"([A-Za-z][\w+.-]*://)[^\s/@]+@")
 _SHAPES: Final = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,}|[sr]k[-_][A-Za-z0-9_-]{12,}|(?:AKIA|ASIA)[A-Z0-9]{12,}"
+    r"\b(?:hf_[A-Za-z0-9]{16,}|[sr]k[-_][A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{12,}"
     r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}|xox[a-z]-[\w-]{10,}"
     r"|AIza[\w-]{30,}|nvapi-[\w-]{16,}|wandb_v\d_\w{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )

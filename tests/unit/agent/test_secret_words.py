@@ -32,6 +32,7 @@ from pardbg_agent.life.secret_words import without_secrets
         ("curl -H 'Authorization: Bearer SECRETSECRET'", "curl -H 'Authorization: *** ***'"),
         ("torchrun --nproc-per-node 2 train.py --max-tokens 512 --pad-token 0 --tokenizer gpt2 "
          "--num_key_value_heads 8 --sort-key length --token-dropout 0.1 --passes 3", None),
+        ("python hf_trainerF.py --model sk-learn-pipe", None),
     ],
 )  # fmt: skip
 def test_secrets_are_left_out_and_nothing_else(said: str, kept: str | None) -> None:
