@@ -121,6 +121,7 @@ def remove_hooks() -> None:
     global _hooked
     _hooked = False
     from pardbg_agent import core
+    from pardbg_agent.life import crash_file
 
     hooks = sys.modules.get("pardbg_agent.hooks")
     if hooks is not None:
@@ -132,6 +133,7 @@ def remove_hooks() -> None:
     while _children:
         _children.pop().leave()
     core.UNCAUGHT.uninstall()
+    crash_file.let_go()
     core.shutdown()
 
 

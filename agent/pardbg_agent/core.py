@@ -22,7 +22,7 @@ from typing import Final
 from pardbg_agent import active, clock, identity, wire
 from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.defs import Defs
-from pardbg_agent.life import calls
+from pardbg_agent.life import calls, crash_file
 from pardbg_agent.life.failures import UncaughtErrors
 from pardbg_agent.ring import ENV_RING, Ring, capacity_from_env
 from pardbg_agent.settings import Refused, RunSettings, complain, load_run
@@ -126,6 +126,8 @@ def start(run: RunSettings) -> Core:
         if core.sender is not None:
             core.sender.start()
     core.guard.call("excepthook", UNCAUGHT.install)
+    path = os.path.join(run.ring_dir, f"{who.proc}{crash_file.SUFFIX}")
+    core.guard.call("crash file", crash_file.open_file, path)
     return core
 
 

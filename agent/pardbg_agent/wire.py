@@ -347,6 +347,10 @@ class DefKind(str, enum.Enum):
     TENSOR's part, contiguous, from byte ``at`` of them on; not all if the rank has no room. Of an
     activation, of these ``rows`` (places among those of the rank's step), and a hash of each one's
     sample. Recorded and passed on, but late viewers do not get them."""
+    CRASH = "crash"
+    """{"frames": [[file, line, function], ...], "main"}: where a process was as a signal of C code
+    ended it, outermost first; ``main``: where its main thread was, while a thread without Python
+    code crashed. Hub, from the process's crash file."""
     OUT_OF_MEMORY = "out_of_memory"
     """{"t_ns", "device" ("cuda:0"), "asked"|None, "limit", "free"|None, "allocated", "reserved",
     "parts": {"parameters", "gradients", "optimizer"}, "step", "phase", "action" (name ids, or 0),

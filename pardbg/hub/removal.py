@@ -32,7 +32,7 @@ _RUN_FILES: Final = re.compile(
 )
 """Files of launcher, hub and rehearsals in a run's directory (``.…``: JSON files half written)."""
 RING: Final = ".ring"
-_RING_SUFFIXES: Final = (RING, ".defs", ".board", ".board.new")
+_RING_SUFFIXES: Final = (RING, ".defs", ".board", ".board.new", ".crash")
 _RING_FILES: Final = re.compile(".+(?:" + "|".join(map(re.escape, _RING_SUFFIXES)) + ")")
 _MEETING: Final = re.compile(r"tasks-\d+-\d+\.json")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pardbg.events import fields
 from pardbg.words import ranks_text, whole
 from pardbg_agent.tables.code_files import is_program
+from pardbg_agent.wire import DefKind
 
 MAX_PLAN_RANKS: Final = 1024
 MAX_PLAN_ACTIONS: Final = 1 << 18
@@ -194,6 +195,20 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
     )
 
 
+class Crash(NamedTuple):
+    """Where a process was as a signal of C code ended it."""
+
+    frames: tuple[Frame, ...]
+    """Outermost first."""
+    beside: bool
+    """Whether the frames are the main thread's, while a thread without Python code crashed."""
+
+
+def crash(values: Mapping[Any, Any], _offset_ns: int) -> Crash:
+    """Return the facts of a process's crash."""
+    return Crash(frames_of(values.get("frames")), values.get("main") is True)
+
+
 def _cause(values: Mapping[Any, Any]) -> Cause | None:
     if not values:
         return None
@@ -342,3 +357,11 @@ def model_def(values: Mapping[Any, Any]) -> ModelDef:
         dtype=fields.text(values, "dtype"),
         master_bytes=fields.integer(values, "master_bytes", 0),
     )
+
+
+FACTS: Final[Mapping[DefKind, tuple[str, Callable[..., Any]]]] = {
+    DefKind.EXCEPTION: ("failures", failure),
+    DefKind.OUT_OF_MEMORY: ("failed_requests", failed_request),
+    DefKind.CRASH: ("crashes", crash),
+}
+"""Kind -> (list of a process that keeps such facts, their reader)."""

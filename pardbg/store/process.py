@@ -12,7 +12,15 @@ from pardbg.events import fields
 from pardbg.events.decode import Head
 from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
-from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef, pairs
+from pardbg.store.definitions import (
+    Crash,
+    FailedRequest,
+    Failure,
+    GroupDef,
+    ModelDef,
+    OpDef,
+    pairs,
+)  # fmt: skip
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import (
     DONE_P2P,
@@ -92,7 +100,7 @@ class Process:
         """(t_ns, hook, text): hooks that failed and were disabled."""
         self.failures: list[Failure] = []
         """Exceptions that no code caught."""
-        self.failed_requests: list[FailedRequest] = []
+        self.failed_requests, self.crashes = list[FailedRequest](), list[Crash]()
         self.tensors: dict[TensorDef, None] = {}
         self.kept: dict[TensorKey, Kept] = {}
         """Elements of some of the captured tensors."""

@@ -97,7 +97,7 @@ class Store:
             wire.Key.CONTROL.value: self._control,
             wire.Key.STATE.value: self._state,
         }
-        self._define: dict[str, Callable[[Process, Mapping[str, Any]], None]] = {
+        self._define: dict[str, Callable[..., None]] = {
             wire.DefKind.PROCESS.value: self._define_process,
             wire.DefKind.NAME.value: self._define_name,
             wire.DefKind.OP.value: self._define_op,
@@ -106,11 +106,9 @@ class Store:
             wire.DefKind.STAGE.value: self._define_stage,
             wire.DefKind.MODEL.value: self._define_model,
             wire.DefKind.ERROR.value: self._define_error,
-            wire.DefKind.EXCEPTION.value: self._define_exception,
-            wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
             wire.DefKind.TENSOR.value: self._define_tensor,
             wire.DefKind.VALUES.value: self._define_tensor,
-        }
+        } | {kind.value: self._fact(*how) for kind, how in definitions.FACTS.items()}
 
     # ------------------------------------------------------------------ writing
 
@@ -482,13 +480,11 @@ class Store:
         said = t_ns, fields.text(values, "where"), fields.text(values, "text")
         self._add(process, process.errors, said, values, 1024)
 
-    def _define_exception(self, process: Process, values: Mapping[str, Any]) -> None:
-        said = definitions.failure(values, process.offset_ns)
-        self._add(process, process.failures, said, values, _MAX_FACTS)
-
-    def _define_failed_request(self, process: Process, values: Mapping[str, Any]) -> None:
-        said = definitions.failed_request(values, process.offset_ns)
-        self._add(process, process.failed_requests, said, values, _MAX_FACTS)
+    def _fact(self, known: str, read: Callable[..., Any]) -> Callable[..., None]:
+        """Return the reader of definitions that each tell one fact of a process."""
+        return lambda process, values: self._add(
+            process, getattr(process, known), read(values, process.offset_ns), values, _MAX_FACTS
+        )
 
     def _define_tensor(self, process: Process, values: Mapping[str, Any]) -> None:
         room = _MAX_DEFINITION_BYTES // 2 - self._definition_bytes

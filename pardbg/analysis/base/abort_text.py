@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.events.crash_text import CRASHED, crashed_at
+from pardbg.store.definitions import Crash
 
 WITHIN_NS: Final = 5_000_000_000
 """Maximum time between a printed line and the process's end, in ns."""
@@ -37,6 +39,21 @@ def abort_text(view: View, rank: int, t_ns: int) -> str:
         if text.startswith(_BEGINS) or any(words in text for words in _HOLDS):
             found = found or text
     return _cut(found)
+
+
+def crash(view: View, rank: int, t_ns: int) -> Crash | None:
+    """Return where a rank was as a signal ended it at ``t_ns``: as its crash file had it, or as
+    printed, where the program has Python print crashes; None: neither is known, or several
+    crashes were printed. A line whose rank is not known counts as this rank's."""
+    if known := view.ranks[rank].crashes:
+        return known[0]
+    output = view.store.output.last(view.t_ns, MAX_LINES)
+    near = (said for at, said in output if abs(at - t_ns) <= WITHIN_NS)
+    own = [line for who, _, line in near if who in (rank, None)]
+    if sum(line.startswith(CRASHED) for line in own) != 1:
+        return None
+    frames, current = crashed_at(own)
+    return Crash(tuple(frames), not current) if frames else None
 
 
 def _cut(text: str) -> str:

@@ -17,6 +17,7 @@ from pardbg.analysis.findings.exits import (
     BadEnd,
     TerminationRequest,
     bad_ends,
+    crash_place,
     ended,
     exit_code,
     failure,
@@ -414,7 +415,7 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
         alike.setdefault(key, []).append(end)
     for (first, *_), ranks in ((ends, _ranks(ends)) for ends in alike.values()):
         kind, facts = _first_failure(view, first, ranks)
-        culprits, where = ranks, None
+        culprits, where = ranks, crash_place(view, first)[0]
         if first.how == "exception":
             failed = failure(view, first.rank)
             culprits, where = _named(failed, ranks), whole_place(failed.origin)
@@ -445,8 +446,8 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
         return "rank-exited", Exited(code, waiting, abrupt, *last_op(view, rank))
     if first.how != "exception":
         printed = abort_text(view, rank, first.t_ns) if code == _SIGABRT else ""
-        last = last_op(view, rank)
-        return "rank-lost", Lost(first.how == "killed", code, waiting, *last, printed)
+        last, (_, crashed) = last_op(view, rank), crash_place(view, first)
+        return "rank-lost", Lost(first.how == "killed", code, waiting, *last, printed, crashed)
     failed = failure(view, rank)
     own_raise = bool(failed.origin) and is_user(failed.origin[-1])
     made_up = rehearsed(view) and own_raise

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from pardbg.analysis.base.abort_text import crash
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.wording import signal_name
 from pardbg.analysis.hangs.newest import newest_collectives
-from pardbg.analysis.hangs.stacks import waits_in_op
+from pardbg.analysis.hangs.stacks import waits_in_op, whole_place
 from pardbg.analysis.hangs.waitgraph import PendingOp
 from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure
@@ -187,6 +188,12 @@ def ended(view: View, rank: int) -> bool:
 
 
 # -- requests to end
+
+
+def crash_place(view: View, end: BadEnd) -> tuple[str | None, bool]:
+    """Return (where the process was as a signal ended it, whether the crash itself was there)."""
+    at = crash(view, end.rank, end.t_ns) if end.how == "killed" else None
+    return (None, False) if at is None else (whole_place(at.frames), not at.beside)
 
 
 @dataclass(frozen=True, slots=True)

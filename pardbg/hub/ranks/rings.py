@@ -17,6 +17,7 @@ import numpy as np
 
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.backlog import Definitions
+from pardbg.hub.ranks.crash_stacks import crash_of
 from pardbg.hub.ranks.processes import exit_code, runnable, schedule, start_time, stat_fields
 from pardbg.hub.removal import RING, remove_ring, remove_rings
 from pardbg_agent import wire
@@ -170,6 +171,7 @@ class Rings:
         out.dropped = health[2] + reader.lost
         with contextlib.suppress(OSError):
             out.definitions = read_file(str(ring.path.with_suffix(DEFS)))
+        out.definitions += crash_of(ring.path)
         return out
 
     def abort(self, procs: Iterable[str]) -> list[int]:

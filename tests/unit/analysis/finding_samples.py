@@ -259,6 +259,12 @@ def _ends() -> list[Candidate]:
                 "rank-lost", ends.Lost(True, -6, (0,), *last, "44 vs 24. Sizes differ?"), (2,), (2,)
             )
         ]
+        + [
+            one(
+                "rank-lost", ends.Lost(True, code, (0,), *last, "", here), (2,), (2,), "t.py:7 in f"
+            )
+            for code, here in ((-11, True), (-6, False), (None, True))
+        ]
     )
 
 

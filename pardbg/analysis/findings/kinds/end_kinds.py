@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,6 +18,7 @@ from pardbg.words import agreed, duration, ranks_text, waits_text
 
 THREAD_STEPS: Final = 16
 """Steps after which the work of a lost thread is no longer awaited: its queue is empty."""
+_FAULTS: Final = (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGFPE)
 _IDLE_NS: Final = 10_000_000_000
 """Idle time, in ns, after which a rank that lost a thread is taken to wait for it."""
 _TELLING: Final = {
@@ -145,18 +147,25 @@ class Lost(_Failure):
     last_at: str = ""
     printed: str = ""
     """Text that the process printed as it aborted."""
+    crashed: bool = False
+    """Whether the place is that of the crash itself: the thread that crashed ran Python code."""
 
     def text(self, about: Candidate) -> str:
         end = killed_text(self.code) if self.killed else "ended without an error"
+        if self.code is None and about.where:
+            end = "crashed"
         printed = f' It printed: "{self.printed}".' if self.printed else ""
+        at = f"{'' if self.crashed else ' while its main thread was'} at {about.where}"
+        at, last_at = (at, "") if about.where else ("", self.last_at)
         return (
-            f"rank {about.ranks[0]} {end}; its last records are kept.{printed}"
+            f"rank {about.ranks[0]} {end}{at}; its last records are kept.{printed}"
             f"{_waiting_text(self.waiting, about.ranks)}"
-            f"{_seen_last(about.ranks, self.last, self.last_at)}"
+            f"{_seen_last(about.ranks, self.last, last_at)}"
         )
 
     def advice(self) -> str:
-        return self.tries("printed" if self.printed else self.code)
+        crashed = "crashed" if self.crashed and self.code in (None, *_FAULTS) else self.code
+        return self.tries("printed" if self.printed else crashed)
 
 
 @dataclass(frozen=True, slots=True)
