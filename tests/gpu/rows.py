@@ -133,6 +133,28 @@ def ops(device: str, checks: Checks, ranks: int) -> None:
     checks.figure = f"{ranks} rank(s){shared(device, ranks)}"
 
 
+def stands(device: str, checks: Checks) -> None:
+    """Rank 0's stream stands until rank 1 has come and the op is over; rank 1's hardly ever."""
+    told, rings = ran(device, "stands", 2)
+    worst = 0.0
+    for number, rank in rings.items():
+        truth = told[number]["stood"]
+        waits = [r for r in rank.of(Kind.DEVICE, "all_reduce") if r.lane == Lane.WAIT]
+        checks.some(waits, len(truth), f"waits of rank {number}")
+        ours = sorted(waits, key=lambda r: r.t0)[-len(truth) :]
+        for wait, stood in zip(ours, truth, strict=True):
+            length = wait.t1 - wait.t0
+            within = max(SLACK_NS, SHARE * stood) + 2 * wait.b
+            checks.near(length, stood, within, f"rank {number}'s stream stood, ns")
+            worst = max(worst, abs(length - stood))
+    stood = [ns for ns in told[0]["stood"] if ns > 50 * MS]
+    checks.some(stood, len(told[0]["stood"]), "waits for rank 1 of 50 ms or more")
+    checks.figure = (
+        f"{len(stood)} waits of {sum(stood) / MS / max(1, len(stood)):.0f} ms for a late rank, "
+        f"off by {worst / US:.1f} us at most{shared(device, 2)}"
+    )
+
+
 def graph_ops(device: str, checks: Checks) -> None:
     """They are over with their calls: when they run nobody knows, and no Work may be asked."""
     told, rings = ran(device, "graph_ops", 2)
@@ -333,6 +355,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("sync-debug", "no call of pardbg waits for the device", CUDA, sync_debug),
     Row("alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1)),
     Row("ops", "ops end by the device's clock", ANY, partial(ops, ranks=2)),
+    Row("stands", "how long a stream stands in waits for ops", ANY, stands),
     Row("contexts", "no rank is on another's device", ANY, contexts),
     Row("gloo", "gloo's ops have no times of the device", CUDA, on_gloo),
     Row("hang", "which rank's device has not arrived", ANY, hang),

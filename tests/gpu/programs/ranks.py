@@ -27,6 +27,7 @@ from tests.processes import wait_until
 
 SPANS, STEPS, WARM = 200, 6, 3
 LONG_MS, STREAMS = 2000, 16
+WAITS, LATE_MS, BESIDE_MS = 4, 100, 20
 AHEAD_MS = 400
 """Of a first kernel: behind it the host is ahead, so a span begins when the kernel before ends."""
 
@@ -181,6 +182,28 @@ def ops(there: Device) -> dict[str, Any]:
     return {"on_device": core.CURRENT.device is not None}
 
 
+def stands(there: Device) -> dict[str, Any]:
+    """Waits for asynchronous ops, to which rank 1 comes late, behind a kernel that runs beside
+    them: how long the stream stood between that and the next kernel, in ns."""
+    tensor = torch.ones(4, device=there.name)
+    for _ in range(2):
+        dist.all_reduce(tensor, async_op=True).wait()
+    torch.accelerator.synchronize()
+    time.sleep(0.3)  # the agent's thread takes anchors
+    with there.truth() as truth:
+        for _ in range(WAITS):
+            if dist.get_rank() == 1:
+                there.spin(LATE_MS)
+            work = dist.all_reduce(tensor, async_op=True)
+            there.spin(BESIDE_MS)
+            work.wait()
+            there.spin(1)
+    time.sleep(0.5)
+    each = len(truth) // WAITS
+    pairs = zip(truth[each - 2 :: each], truth[each - 1 :: each], strict=True)
+    return {"stood": [begin - end for (_, end), (begin, _) in pairs]}
+
+
 def graph_ops(there: Device) -> dict[str, Any]:
     """Ops in a captured graph, without and with a Work, while the agent looks for ended ops."""
     tensor = torch.ones(4, device=there.name)
@@ -272,7 +295,7 @@ def hang(there: Device) -> dict[str, Any]:
 CASES = {
     case.__name__: case
     for case in (
-        spans, anchors, streams, beside, graphs, graph_ops, ops, contexts, train, oom, hang,
+        spans, anchors, streams, beside, graphs, graph_ops, ops, stands, contexts, train, oom, hang,
     )
 }  # fmt: skip
 BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
