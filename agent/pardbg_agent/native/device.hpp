@@ -53,6 +53,8 @@ constexpr bool kSeesCaptures = SeesCaptures<c10::impl::VirtualGuardImpl>;
 constexpr bool kNamesStreams = NamesStreams<c10::impl::VirtualGuardImpl>;  // from torch 2.11 on
 
 struct Span {  // device_spans.DeviceSpan
+  Span(Device& device, int64_t issued_ns, c10::Event* end_event, std::shared_ptr<Follow> op)
+      : device(device), issued_ns(issued_ns), end_event(end_event), op(std::move(op)) {}
   Device& device;
   int64_t issued_ns;
   c10::Event* end_event;
@@ -105,7 +107,7 @@ class Device {
       const c10::Stream stream = on ? *on : guard_.getStream(device_);
       c10::Event* events[2];
       if (captures(stream) || !take(events, 2)) return;
-      const SpanPtr made(new Span{*this, issued_ns, events[1], std::move(op)});
+      const auto made = std::make_shared<Span>(*this, issued_ns, events[1], std::move(op));
       events[0]->record(stream);
       put(stream, events[0], made, kBegin);
       span = made;
@@ -132,17 +134,21 @@ class Device {
 
   // End a span after the last work issued there. False: it is dropped.
   bool end(const SpanPtr& span, std::optional<c10::Stream> on = std::nullopt) {
-    return end_by(span, [&] { return on ? *on : guard_.getStream(device_); });
+    return end_by(span, [&]() -> std::optional<c10::Stream> {
+      const c10::Stream stream = on ? *on : guard_.getStream(device_);
+      return captures(stream) ? std::nullopt : std::optional(stream);
+    });
   }
 
-  // End a span with a Work's asynchronous op; the key identifies the backend's stream.
+  // End a span with a Work's asynchronous op, just issued where nothing was captured (`begin`); the
+  // key identifies the backend's stream.
   bool end_with(const SpanPtr& span, c10d::Work& work, uint16_t group_id, int peer) {
     return end_by(span, [&]() -> std::optional<c10::Stream> {
       const auto future = work.getFuture();
       // Before completion it has no events, and hasError() would wait for them.
       if (!future || !future->completed() || future->hasError()) return std::nullopt;
       const auto& events = (*future).*events_of(OfFuture());
-      if (events.empty() || captures(guard_.getStream(device_))) return std::nullopt;
+      if (events.empty()) return std::nullopt;
       const auto stream = own(group_id, peer);
       if (!stream) return std::nullopt;
       for (const c10::Event& event : events) event.block(*stream);
@@ -277,7 +283,7 @@ class Device {
     bool ended = false;
     safely([&] {
       const std::optional<c10::Stream> stream = stream_of();
-      if (!stream || captures(*stream)) return;
+      if (!stream) return;
       span->end_event->record(*stream);
       put(*stream, span->end_event, span, kEnd);
       ended = true;

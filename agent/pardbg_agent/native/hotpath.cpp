@@ -245,33 +245,33 @@ void arrives(Issue& c) {
   State& s = f.state;
   Device* device = s.device.load(std::memory_order_acquire);
   if (f.host_waits || device == nullptr || !c.on || !device->is(*c.on)) return;
-  const int64_t t0 = now_ns();
   // At level summary, too: else its Work would be polled, and held with the op's memory.
   c.span = device->begin(f.r.t0, c.follow);
   if (c.span) f.timed = true, f.r.flags |= kTimed, f.span = c.span;
   else c.captured = device->capturing();
-  s.own_ns += now_ns() - t0;
+  s.own_ns += now_ns() - f.r.t0;
 }
 
-// Have the device report the op's end.
-void end_span(const SpanPtr& span, c10d::Work* work) {
+// Have the device report the op's end. `t0`: now.
+void end_span(const SpanPtr& span, c10d::Work* work, int64_t t0) {
   Follow& f = *span->op;
   Device& device = span->device;
-  const int64_t t0 = now_ns();
   // Pairs have streams of their own in the backend; a group has one for all else.
   const int peer = f.r.flags & kP2P ? f.r.peer : -1;
   f.timed = work == nullptr ? device.end(span) : device.end_with(span, *work, f.r.group_id, peer);
   f.state.own_ns += now_ns() - t0;
 }
 
-// Have the device tell when the current stream reaches a wait for the asynchronous op.
-void stands(Follow& f) {
-  if (!f.timed || !(f.r.flags & kAsync) || f.r.flags & kP2P || f.waited_for.load()) return;
-  Device* device = f.state.device.load(std::memory_order_acquire);
-  if (device == nullptr || f.state.level.load(std::memory_order_relaxed) < 2) return;
+// Have the device tell when the current stream reaches a wait for the asynchronous op. Return now.
+int64_t stands(Follow& f) {
   const int64_t t0 = now_ns();
+  if (!f.timed || !(f.r.flags & kAsync) || f.r.flags & kP2P || f.waited_for.load()) return t0;
+  Device* device = f.state.device.load(std::memory_order_acquire);
+  if (device == nullptr || f.state.level.load(std::memory_order_relaxed) < 2) return t0;
   device->stands(f, t0);
-  f.state.own_ns += now_ns() - t0;
+  const int64_t t1 = now_ns();
+  f.state.own_ns += t1 - t0;
+  return t1;
 }
 
 // Ops on a device between a backend's group start and end, which have one Work.
@@ -288,7 +288,7 @@ struct Batch {
   // End the ops at the current stream's next work, which comes after them.
   void ended(bool by_wait) {
     for (const SpanPtr& span : std::exchange(timed, {})) {
-      span->by_wait = by_wait, end_span(span, nullptr);
+      span->by_wait = by_wait, end_span(span, nullptr, now_ns());
       if (!span->op->timed) span->op->finish();
     }
   }
@@ -406,7 +406,7 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
     alone->timed.push_back(std::exchange(c.span, nullptr));
     return end_by_wait(alone, *work);
   }
-  if (c.span) end_span(c.span, work.get());
+  if (c.span) end_span(c.span, work.get(), r.t1);
   if (!work) {  // the backend has made the stream wait already and returns no Work
     if (!f.timed) f.finish();
     return;
@@ -607,8 +607,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
       }
     }
   }
-  if (held) stands(*held);
-  const int64_t t0 = now_ns();
+  const int64_t t0 = held ? stands(*held) : 0;
   try {
     const InState waiting(kWaits);
     op.redispatchBoxed(rest, stack);
@@ -655,8 +654,7 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
     return result;
   }
   Follow& f = *held;
-  stands(f);
-  const int64_t t0 = now_ns();
+  const int64_t t0 = stands(f);
   PyObject* result = PyObject_Vectorcall(original, args, num, names);
   const int64_t t1 = now_ns();
   if (f.any_source && result != nullptr) {  // its Work knows the sender, by rank in the group
