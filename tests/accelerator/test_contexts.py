@@ -33,6 +33,7 @@ def test_a_rank_uses_no_other_device_than_its_own(
         assert told["current"] == 0
         assert told["allocated"] == 4 << 16
         assert told["left_out"] == 0
+        assert told["open"] == 0
         assert ring.defined("error") == []
         done = [r.flags for r in ring.of(Kind.OP_DONE, "all_reduce")]
         assert len(done) == NUM_OPS + 2
@@ -42,7 +43,7 @@ def test_a_rank_uses_no_other_device_than_its_own(
         # it tells its end, or the agent's next look.
         bound = bool(queues)
         assert all(bool(flags & Flag.DONE_POLLED) == bound for flags in asynchronous)
-        timed = [r for r in ring.of(Kind.DEVICE) if r.lane == Lane.COMM]
+        timed = [r for r in ring.of(Kind.DEVICE, "all_reduce") if r.lane == Lane.COMM]
         assert len(timed) == len([flags for flags in done if flags & Flag.DONE_DEVICE])
         assert len(timed) == NUM_OPS + 2
         # Memory is free when it is without us; Python's way has no wait that leaves it so.

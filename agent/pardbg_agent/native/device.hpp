@@ -172,9 +172,10 @@ class Device {
     bool left = anchors_.empty();
     if (left) return true;
     const size_t before = begun_.size();
-    safely([&] {
+    safely(unread_, [&] {  // what was recorded before an error of recording is read, too
       for (Lane* lane : lanes()) left |= read_lane(*lane);
     });
+    if (unread_) left = false, abandon();
     for (size_t i = 0; i < before; i++) {  // these had begun at the poll before
       const Span& span = *begun_[i];
       if (!span.end_ns && !span.dropped) write(kDeviceBegin, span, span.begin_ns);
@@ -186,18 +187,8 @@ class Device {
   // Stop timing: close ops whose end will not be read. Events of a device that has
   // failed are kept: torch would warn for each one that it cannot destroy.
   void close() {
-    const bool failed = off_.exchange(true);
-    std::unordered_map<c10::Stream, Lane> old;
-    std::vector<c10::Event*> free;
-    {
-      std::lock_guard<std::mutex> guard(lock_);
-      old.swap(lanes_), free.swap(free_);
-    }
-    for (auto& [_, lane] : old)
-      for (Entry& entry : lane) {
-        if (entry.span->op) entry.span->op->finish();
-        free.push_back(entry.event);
-      }
+    const bool failed = off_.exchange(true) | unread_.exchange(true);
+    const std::vector<c10::Event*> free = abandon();
     if (!failed) {
       const OnDevice here(*this);
       for (const c10::Event* event : free) delete event;
@@ -265,17 +256,37 @@ class Device {
   // program's next call reports it: it is not reported here.
   template <typename F>
   void safely(F&& f) {
-    if (off_.load(std::memory_order_relaxed)) return;
+    safely(off_, std::forward<F>(f));
+  }
+  template <typename F>
+  void safely(std::atomic<bool>& off, F&& f) {
+    if (off.load(std::memory_order_relaxed)) return;
     try {
       const OnDevice here(*this);
       f();
     } catch (const c10::Error&) {
-      off_ = true;
+      off_ = off = true;
     } catch (const std::exception& error) {
-      off_ = true;
+      off_ = off = true;
       std::lock_guard<std::mutex> guard(lock_);
       failure_ = error.what();
     }
+  }
+
+  // Close all ops whose end will not be read; return the events, of which some may be in use.
+  std::vector<c10::Event*> abandon() {
+    std::unordered_map<c10::Stream, Lane> old;
+    std::vector<c10::Event*> events;
+    {
+      std::lock_guard<std::mutex> guard(lock_);
+      old.swap(lanes_), events.swap(free_);
+    }
+    for (auto& [_, lane] : old)
+      for (Entry& entry : lane) {
+        if (entry.span->op) entry.span->op->finish();
+        events.push_back(entry.event);
+      }
+    return events;
   }
 
   template <typename F>
@@ -460,7 +471,7 @@ class Device {
   const Runtime runtime_;
   PyObject* const own_stream_;
   State* state_ = nullptr;
-  std::atomic<bool> off_{false};
+  std::atomic<bool> off_{false}, unread_{false};  // nothing is recorded any more; nor read
   std::deque<Anchor> anchors_;  // like begun_, used by the polling thread only
   std::vector<SpanPtr> begun_;  // ops that have arrived, and did not end soon
   std::mutex lock_;             // guards the following members; nothing is called with it held
