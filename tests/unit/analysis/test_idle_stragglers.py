@@ -13,6 +13,7 @@ from tests.unit.analysis.test_findings_speed import (
     data_parallel,
     one,
     pipeline,
+    sync,
     without_load,
 )
 from tests.unit.analysis.test_times import on_device
@@ -186,6 +187,29 @@ def test_a_host_that_waits_for_its_slow_device_is_no_cause(of_device: bool, caus
     proc.record(Kind.PROBE, 1000, 1000, proc.name("blocked\nsleep\n\ntrain.py:3"),
                 lane=Lane.COUNTER, a=8)  # fmt: skip
     assert facts(one(trace, "straggler"), "cause") == cause
+
+
+def test_a_device_is_late_by_what_delayed_its_step_too() -> None:
+    """A step's op ends at 100; backward until 160 (rank 1: 184), then the next step's forward of
+    10 (15): rank 1 is 29 late, of which 24 are the step before's. Its host sleeps meanwhile."""
+    trace = on_device(Trace(3))
+    for proc in trace.ranks:
+        slow = proc.rank == 1
+        longer, late = (84, 1) if slow else (60, 30)
+        for step in range(STEPS):
+            done = 100.0 * step + 100
+            proc.phase("forward", done - 100 + longer, done - late, step)
+            sync(proc, done - late, done, step)
+            proc.phase("backward", done, done + longer, step)
+            proc.step(step, done - 100 + longer, done + longer)
+        proc.record(Kind.STEP, 1, 2, lane=Lane.STEP, flags=Flag.DEVICE)
+        proc.record(Kind.DEVICE, 2, 3, lane=Lane.STEP, a=MS)
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, 1000, 1000, proc.name("blocked\nsleep\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=8)  # fmt: skip
+    found = one(trace, "straggler")
+    assert found.culprits == (1,)
+    assert facts(found, "by_ns", "cause", "cause_ns") == (29 * MS, "compute", 29 * MS)
 
 
 def test_of_hosts_that_run_ahead_the_last_at_a_barrier_holds_up_no_device() -> None:

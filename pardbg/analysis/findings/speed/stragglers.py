@@ -289,7 +289,11 @@ def _candidate(
     cost = median(own_cost) if again else _mean_cost(lates, culprits, looked_at.steps)
     stood = _stood(view, looked_at, culprits, by)
     found: tuple[Lateness, float, tuple[str, ...]] = ("core", stood, ())
-    if not stood or stood < CAUSE_SHARE * by:
+    on_device = all(device(view.ranks[r]) for r in culprits)
+    # What the host stands in makes a device late only where that has nothing to do meanwhile.
+    starved = max(of.get("launch", 0.0) + of.get("host", 0.0) for of in excess.values())
+    by_host = not on_device or starved >= CAUSE_SHARE * by
+    if not stood or stood < CAUSE_SHARE * by or not by_host:
         found = _cause(excess, by)
     cause, cause_ns, phases = found
     if cause == "compute" and _idle(view, looked_at, lates, culprits) >= CAUSE_SHARE * cause_ns:
@@ -297,8 +301,8 @@ def _candidate(
     blocking, where, blocked_ns = blocked(view, looked_at, culprits)
     long = blocked_ns >= CAUSE_SHARE * by
     own_load = blocking is not None and blocking.call not in _OF_LOADERS
-    waits = cause == "compute" and all(device(view.ranks[r]) for r in culprits)  # for its device
-    if long and not waits and cause in ("core", "compute", "idle", "host", "unknown"):
+    waits = cause == "compute" and on_device  # for its device
+    if long and by_host and not waits and cause in ("core", "compute", "idle", "host", "unknown"):
         cause, cause_ns, phases = "blocked", blocked_ns, ()
     elif not (long and {"launch": True, "data": own_load}.get(cause, False)):
         blocking = where = None
@@ -343,8 +347,7 @@ def _by_thread(view: View, lates: Sequence[_Late], rank: int) -> bool:
 
 
 def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:
-    """Return the call that takes the rank that much longer than the first rank to arrive, in most
-    steps; empty: none does."""
+    """Return the call that takes the rank that much longer than the first to arrive; or empty."""
     calls = Counter[str]()
     for late in lates[-8:]:
         before = _before(view, looked_at, late)
@@ -452,9 +455,8 @@ def _excess(
         before = {r: span for r, span in _before(view, looked_at, late).items() if r in looked}
         read_ahead(view, PHASE_TABLES, before)
         spent = {
-            rank: phases_in(view, rank, before[rank]) if rank in before else {}
-            for rank in came if rank in looked
-        }  # fmt: skip
+            r: phases_in(view, r, before[r]) if r in before else {} for r in came if r in looked
+        }
         others = [spent[rank] for rank in spent if rank not in culprits]
         for name in {name for phases in spent.values() for name in phases}:
             usual = median(phases.get(name, 0) for phases in others) if others else 0
@@ -487,9 +489,12 @@ def _cause(by_rank: Excess, lateness: float) -> tuple[Lateness, float, tuple[str
 
 
 def _before(view: View, looked_at: Window, late: _Late) -> dict[int, Interval]:
-    """Return rank -> interval from the begin of its step to its arrival."""
-    spans, came = looked_at.spans[late.step], late.row.issued
+    """Return rank -> interval from the begin of its step to its arrival; of devices from the first
+    one's begin: what delays a rank's begin is part of its lateness."""
+    came = late.row.issued
+    spans = {r: span for r, span in looked_at.spans[late.step].items() if r in came}
+    first = min((t0 for t0, _ in spans.values()), default=0) if times(view) == "device" else None
     return {
-        rank: (min(spans[rank][0], arrived), arrived)
-        for rank, arrived in came.items() if rank in spans and rank in view.ranks
+        rank: (min(t0 if first is None else first, came[rank]), came[rank])
+        for rank, (t0, _) in spans.items() if rank in view.ranks
     }  # fmt: skip
