@@ -31,6 +31,20 @@ async def test_a_job_that_hung_opens_where_it_hangs_and_says_so_on_every_page() 
         await until(lambda: "missing-rank  r2 " not in text_of(app), "no hang at the begin")
 
 
+async def test_at_the_end_of_a_hang_the_timeline_shows_its_begin_and_how_much_follows() -> None:
+    """Ranks 0, 1 and 3 stood in all_reduce #21 until it failed; nothing began after that."""
+    async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
+        await shows(app, "opened at the first error (missing-rank)")
+        await pilot.press("3", "end")
+        await until(lambda: app.main.shared.frame.snapshot.hang.until_ns is not None, "the end")
+        frame = app.main.shared.frame
+        hang = frame.snapshot.hang
+        assert frame.lanes_t0_ns < hang.since_ns < frame.lanes_t1_ns
+        for rank in (0, 1, 3):
+            box = frame.lanes[rank]["comm"][-1]
+            assert box.is_open and box.t1_ns == hang.until_ns
+
+
 async def test_a_healthy_recording_opens_at_the_end_of_its_last_step() -> None:
     async with replayed("ddp", (80, 24)) as (app, _):
         last = max(app._store.procs.values(), key=lambda p: len(p.table("step"))).table("step")

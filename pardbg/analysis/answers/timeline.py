@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, open_ops
 from pardbg.analysis.memory.sharding import split_name
+from pardbg.analysis.pipeline.pipelines import running_action, states
+from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
@@ -78,29 +80,54 @@ def lanes(
             by_rank = {
                 name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
             }
-            if now.ranks.get(rank) is process:
-                by_rank["comm"] = _with_open(now, t1_ns, rank, process, by_rank["comm"])
+            for name, still in _still(now, rank, process):
+                begun = [span for span in still if span.t0_ns < min(t1_ns, now.t_ns)]
+                by_rank[name] = _with(by_rank[name], begun)
             found[rank] = {name: spans for name, spans in by_rank.items() if spans}
     return found
 
 
-def _with_open(
-    now: View, t1_ns: int, rank: int, process: Process, done: tuple[LaneSpan, ...]
-) -> tuple[LaneSpan, ...]:
-    """Add ops that have been open for long at the cursor: in a hang only their begin is recorded;
-    a recording has their later end, too."""
-    before_ns = min(t1_ns, now.t_ns - PATIENCE_NS + 1)
-    ops = [op for op in open_ops(now, rank, process) if not op.call and op.since_ns < before_ns]
-    if not ops:
-        return done
-    since = {op.since_ns for op in ops}
-    done = tuple(span for span in done if span.number > 1 or span.t0_ns not in since)
-    begun = {span.t0_ns for span in done}
-    still = (
+def _still(now: View, rank: int, process: Process) -> Iterator[tuple[str, list[LaneSpan]]]:
+    """Yield (lane, boxes) of what has gone on for long at the cursor: in a hang only the begin of
+    an op is recorded, and none of an action; a recording has their later end, too. All records of a
+    recording are there: where one rank waits for long, the ops of those that came later are drawn
+    as well."""
+    if now.ranks.get(rank) is not process:
+        return
+    patience_ns = 0 if not now.store.live and _is_waited_in(now) else PATIENCE_NS
+    ops = [op for op in open_ops(now, rank, process, patience_ns) if not op.call]
+    boxes = (
         LaneSpan(op.since_ns, now.t_ns, f"{op.text} …", f"comm.{op.op.op}", is_open=True)
-        for op in ops if op.since_ns not in begun
+        for op in ops if now.t_ns - op.since_ns >= patience_ns
     )  # fmt: skip
-    return tuple(sorted((*done, *still), key=lambda span: span.t0_ns))
+    yield "comm", list(boxes)
+    running, said = running_action(now, rank), states(now).get(process.proc, {})
+    if running is not None:
+        action = running[1]
+        box = LaneSpan(action.t0_ns, now.t_ns, action.text, f"action.{action.kind}", is_open=True)
+        lane, ended = "compute", False
+    else:
+        phase, since_ns = fields.text(said, "phase"), fields.integer(said, "since_ns", 0)
+        box = LaneSpan(since_ns, now.t_ns, phase, f"phase.{phase}", is_open=True)
+        # a phase around actions began before the last of them, when is not known
+        lane, ended = "phase", not phase or len(process.table("action")) > 0
+    gone = bool(said.get("held")) or now.proc_end(process) is not None
+    if not ended and not gone and 0 < box.t0_ns <= now.t_ns - PATIENCE_NS:
+        yield lane, [box]
+
+
+@per_view
+def _is_waited_in(view: View) -> bool:
+    """Return whether a rank has waited for long at the cursor."""
+    oldest = (open_ops(view, rank, process)[:1] for rank, process in view.ranks.items())
+    return any(op.since_ns <= view.t_ns - PATIENCE_NS for ops in oldest for op in ops)
+
+
+def _with(done: tuple[LaneSpan, ...], still: Sequence[LaneSpan]) -> tuple[LaneSpan, ...]:
+    """Return the boxes with those that are open at the cursor instead of their later ends."""
+    since = {span.t0_ns for span in still}
+    known = (span for span in done if span.number > 1 or span.t0_ns not in since)
+    return tuple(sorted((*known, *still), key=lambda span: span.t0_ns)) if still else done
 
 
 def _lane(

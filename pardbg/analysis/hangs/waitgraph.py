@@ -237,9 +237,9 @@ def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
 # -- open ops
 
 
-def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
+def open_ops(view: View, rank: int, process: Process, age_ns: int = PATIENCE_NS) -> list[PendingOp]:
     """Return the rank's ops that are issued and not complete, oldest first; none where the oldest
-    is open for less than PATIENCE_NS.
+    is open for less than ``age_ns``.
     STATE knows how many are open and since when the oldest is; records know which. An op whose
     Work was dropped without a wait has no completion record: it is not open any more.
     """
@@ -247,7 +247,7 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
     since = 0
     if said is not None:
         since = fields.integer(said, "open_since_ns", 0)
-        if not fields.integer(said, "open", 0) or not _old(view, since, 0):
+        if not fields.integer(said, "open", 0) or view.t_ns - since < age_ns:
             return []  # the usual case, and it costs nothing
         since -= min(process.clocks.apart_ns(since), _MOST_APART_NS)
     names = (name for issued in _ISSUED for name in (issued, done_table(issued)))

@@ -151,13 +151,13 @@ def _head(
     notes = []
     if 1 < len(lanes) < len(snapshot.ranks) > MANY:
         notes.append(f"ranks {words.rank_set(lanes)} of {len(snapshot.ranks)}")
-    behind = snapshot.t_ns - window.t1_ns
+    behind, hang = snapshot.t_ns - window.t1_ns, snapshot.hang
     if behind > 0 and held and snapshot.live:
         notes.append(f"stays {words.duration(behind)} back for the box (esc follows)")
     elif behind > 0 and snapshot.control.held:
         notes.append(f"up to the cut; held for {words.duration(behind)} since")
-    elif behind > 0 and snapshot.hang is not None and snapshot.hang.until_ns is None:
-        notes.append(f"{words.duration(behind)} more of the wait follow")
+    elif hang is not None and (more := (hang.until_ns or snapshot.t_ns) - window.t1_ns) > 0:
+        notes.append(f"{words.duration(more)} more of the wait follow")
     elif behind > 0:
         notes.append(f"no record for {words.duration(behind)}")
     notes.append(f"{words.duration(axis.ns_per_cell)} a column")

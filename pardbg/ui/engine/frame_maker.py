@@ -307,7 +307,9 @@ class FrameMaker:
         t1, timeline = snapshot.t_ns, want.timeline
         if timeline is None:
             return {}, t1, t1
-        now = t1 = t1 if active is None else min(t1, active[1])
+        t1 = t1 if active is None else min(t1, active[1])
+        over = snapshot.hang.until_ns if snapshot.hang is not None else None
+        now = t1 if over is None else min(t1, over)  # up to then ranks were in their ops
         t1 = t1 if timeline.end_ns is None else min(t1, timeline.end_ns)
         steps = 1 if timeline.columns < _NARROW else min(3, max(1, len(snapshot.steps)))
         usual = max(1, int((snapshot.step_ns or _SPAN_NS) * steps / 2**timeline.halved))
@@ -349,12 +351,12 @@ class FrameMaker:
 
 def _moving_until(snapshot: Snapshot, t1_ns: int, span_ns: int) -> int:
     """Return the end of a window of ``span_ns`` with activity: at the cut while ranks are held; in
-    a hang the first half of the window is the time before."""
+    a hang, also one in which the job ended, the first half of the window is the time before."""
     held = [row.since_ns for row in snapshot.ranks if row.state == "held"]
     if held and all(row.state in ("held", "ended") for row in snapshot.ranks):
         return min(t1_ns, max(since or t1_ns for since in held))
     hang = snapshot.hang
-    if hang is not None and hang.until_ns is None:
+    if hang is not None:
         return min(t1_ns, hang.since_ns + span_ns // 2)
     return t1_ns
 

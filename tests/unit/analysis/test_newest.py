@@ -146,6 +146,43 @@ def test_an_op_that_a_recording_ends_later_is_open_at_the_cursor() -> None:
     assert not box.is_open and box.t1_ns == ns(8010)
 
 
+def test_in_a_hang_of_a_recording_those_that_came_later_are_in_their_ops_too() -> None:
+    """At 2,030 ms ranks 0 and 1 have waited for 2,020 and 1,980 ms, and rank 2 has run 2F3 since
+    20 ms. Of a live run the records of rank 1's end may be on their way."""
+    trace = Trace(3)
+    trace.ranks[0].collective("world", "all_reduce", 10, 15_010)
+    trace.ranks[1].collective("world", "all_reduce", 50, 15_010)
+    trace.ranks[2].action("2F2", 2, 5)
+    trace.flush()
+    runs = {"action": "F", "stage": 2, "mb": 3, "since_ns": ns(20)}
+    said = ({"open_since_ns": ns(10)}, {"open_since_ns": ns(50)}, {"open": 0, **runs})
+    trace.state(2000, **{
+        proc.proc: {"rank": proc.rank, "open": 1, **one}
+        for proc, one in zip(trace.ranks, said, strict=True)
+    })  # fmt: skip
+    for live, second in ((False, (True, ns(2030))), (True, (False, ns(15_010)))):
+        drawn = lanes(trace.store(live=live), ns(0), ns(2030), 100)
+        (first,), (late,) = drawn[0]["comm"], drawn[1]["comm"]
+        assert (first.is_open, first.t1_ns) == (True, ns(2030))
+        assert (late.is_open, late.t1_ns) == second
+        assert [(box.label, box.t0_ns, box.is_open) for box in drawn[2]["compute"]] == [
+            ("2F2", ns(2), False), ("2F3", ns(20), True),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "drawn"), [(False, [("forward", ns(5), True)]), (True, [])])
+def test_a_phase_that_has_run_for_long_is_drawn_up_to_the_cursor(
+    held: bool, drawn: list[tuple[str, int, bool]]
+) -> None:
+    trace = Trace(1)
+    trace.ranks[0].collective("world", "all_reduce", 1, 2)
+    trace.flush()
+    status = {"rank": 0, "phase": "forward", "since_ns": ns(5), "open": 0, "held": held}
+    trace.state(2500, **{trace.ranks[0].proc: status})
+    boxes = lanes(trace.store(), ns(0), ns(2600), 100)[0].get("phase", ())
+    assert [(box.label, box.t0_ns, box.is_open) for box in boxes] == drawn
+
+
 def test_of_a_hang_of_many_ranks_their_states_are_gathered_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
