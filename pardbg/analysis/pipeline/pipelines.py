@@ -139,7 +139,9 @@ def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
         return []
     table, rows = view.step_rows(process, "action", step)
     made = sorted(_spans(rank, process, table, rows), key=lambda span: span.t0_ns)
-    running = running_action(view, rank)
+    # of a live run the records of a rank that has ended may be on their way
+    ended = view.proc_end(process) is not None and not view.store.live
+    running = (_stated if ended else running_action)(view, rank)
     if running is not None and running[0] == step:
         made.append(running[1])
     return made
@@ -168,7 +170,8 @@ def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
     process = view.ranks.get(rank)
     if process is None:
         return None
-    return _running_recorded(view, process, rank) or _running_stated(view, process, rank)
+    recorded = _running_recorded(view, process, rank)
+    return recorded or (_stated(view, rank) if view.proc_end(process) is None else None)
 
 
 def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
@@ -185,10 +188,12 @@ def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, Act
     return None
 
 
-def _running_stated(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
-    """Return the running action that the status block names, until its record arrives."""
+def _stated(view: View, rank: int) -> tuple[int, ActionSpan] | None:
+    """Return the running action that the status block names, until its record arrives; of a rank
+    that has ended, the one that it was ended in."""
+    process = view.ranks[rank]
     state = states(view).get(process.proc)
-    if state is None or view.proc_end(process) is not None or state.get("held"):
+    if state is None or state.get("held"):
         return None
     span = stated_span(state, rank, view.t_ns)
     if span is None:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pardbg import words
 from pardbg.render.draw.cells import Row
 
-BREAK_CELLS = 3
+BREAK, BREAK_CELLS = "╎", 3
 _LONG = 4.0
 """A gap this many times the longest action is cut short."""
 
@@ -102,6 +102,8 @@ def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -
     for begin, end in axis.breaks:
         text = f"⋯{words.duration(end - begin)}"
         at = axis.x(begin)
+        if cursor is not None and at < cursor <= at + len(text):
+            at = max(0, cursor - len(text))
         room = all(row.blank(x) for x in range(at, min(at + len(text) + 1, axis.cells)))
         if room and at + len(text) < axis.cells:
             row.put(at, text, "faint")
@@ -128,4 +130,4 @@ def _ticks(axis: Axis, origin: int, step: float) -> Sequence[float]:
 def mark_breaks(row: Row, axis: Axis) -> None:
     """Draw a break across a row, over the row's contents."""
     for begin, end in axis.breaks:
-        row.fill(axis.x(begin), axis.x(end), "╎", "gap")
+        row.fill(axis.x(begin), axis.x(end), BREAK, "gap")

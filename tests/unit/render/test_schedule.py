@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.snapshot import snapshot as snapshot_at
 from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan, schedule_detail
 from pardbg.analysis.pipeline.in_flight import in_flight_curve
 from pardbg.analysis.pipeline.values import ActionSpan, Idle, PipelineRank
@@ -24,6 +25,7 @@ from pardbg.render.pages.pipeline.schedule import (
     short_next,
 )
 from tests.ui.sample import MS, held, pipeline_step, snapshot_1f1b, snapshot_ddp
+from tests.unit.trace_builder import Trace, ns, one_f_one_b
 
 
 def _rank(actions: list[ActionSpan], idles: list[Idle]) -> PipelineRank:
@@ -79,6 +81,31 @@ def test_time_in_which_nothing_ran_is_cut_short() -> None:
     axis = Axis(0, 26, 26, cut)  # one ns a cell; the break keeps three
     assert (axis.x(10), axis.x(1010), axis.x(1020)) == (10, 13, 23)
     assert gaps([(0, 10), (30, 40)], 45) == ()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_action_that_never_ends_leaves_the_step_its_room(ended: bool) -> None:
+    """p=2 m=4, forwards of 10 ms: 1F1 runs since 30 ms, at 5 s still, or until its rank is ended.
+    The axis has some 40 ms of the step, so each forward takes over five cells, and a break."""
+    trace = Trace(2)
+    trace.plan("Schedule1F1B", one_f_one_b(2, 4), 4)
+    for text, t0 in (("0F0", 0), ("0F1", 10), ("1F0", 15)):
+        trace.ranks[int(text[0])].action(text, t0, t0 + 10)
+    trace.flush()
+    runs = {"rank": 1, "action": "F", "stage": 1, "mb": 1, "since_ns": ns(30), "alive": True}
+    trace.state(4500, **{trace.ranks[1].proc: runs})
+    if ended:
+        for proc in trace.ranks:
+            trace.define_end(proc, 4900, "exit 1")
+        trace.end(4900, 1)
+    shown = snapshot_at(trace.store(), ns(5000))
+    picture = pipeline(shown, 120, 36, None, schedule_detail(shown.pipeline))
+    texts = [plain(row) for row in picture.body]
+    assert any("⋯4.96 s▾" in plain(row) for row in picture.head)
+    first, second = (text[15:] for text in texts if text[9:13] == "seen")
+    assert first.index("F1") - first.index("F0") > 5
+    assert second.index("F1") - second.index("F0") > 5
+    assert "╎╎╎" in second[second.index("F1") :] and "╎╎ " in plain(picture.foot[-1])
 
 
 def test_a_ruler_counts_from_its_origin() -> None:

@@ -164,9 +164,11 @@ def _frame(
     if step.held_ns:
         now = step.t1_ns  # its times are without the holds, the cursor's is not
     width = max(16, cells - GUTTER - ledger.size(cells, view.causes) - 3)
+    actions = [action for row in step.ranks for action in row.actions]
+    took = (action.t1_ns - action.t0_ns for action in actions if action.t1_ns is not None)
+    most = max(took, default=now)  # what runs for far longer may never end: the rest is cut
     spans = [
-        (action.t0_ns, now if action.t1_ns is None else action.t1_ns)
-        for row in step.ranks for action in row.actions
+        (a.t0_ns, min(now, a.t0_ns + most) if a.t1_ns is None else a.t1_ns) for a in actions
     ]  # fmt: skip
     breaks = gaps(spans, now)
     planned = max((row[-1].t1_ns for row in detail.boxes.values() if row), default=0.0)
@@ -359,7 +361,8 @@ def _legend(frame: _Frame, density: Density) -> tuple[Line, ...]:
     paired, launches = any(rank.pairs for rank in frame.step.ranks), bool(density.launch)
     ordered = sorted(kinds, key="FBIW".index)
     size, causes = frame.cells - 2, frame.view.causes
-    return (), line("  ", legend(ordered, size, causes, paired, frame.many, launches))
+    cut = bool(frame.axis.breaks)
+    return (), line("  ", legend(ordered, size, causes, paired, frame.many, launches, cut))
 
 
 def _bubbles(view: PipelineView, cells: int) -> Line:

@@ -15,7 +15,7 @@ from pardbg import words
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.analysis.pipeline.implied import Planned
 from pardbg.analysis.pipeline.values import ActionSpan, Cause, PipelineRank
-from pardbg.render.draw.axis import Axis, mark_breaks
+from pardbg.render.draw.axis import BREAK, Axis, mark_breaks
 from pardbg.render.draw.bars import LEVELS
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
 
@@ -260,7 +260,7 @@ def gap_row(axis: Axis, cursor: int | None) -> Row:
 
 def legend(
     kinds: Sequence[str], cells: int, causes: Sequence[Cause], paired: bool = False,
-    many_stages: bool = False, launches: bool = False,
+    many_stages: bool = False, launches: bool = False, breaks: bool = False,
 ) -> Line:  # fmt: skip
     """Return the meaning of letters and shadings, as far as they fit."""
     parts: list[Segment] = []
@@ -272,6 +272,8 @@ def legend(
         parts += [Segment(PAIRED * 2, "plan.F"), Segment(" planned to overlap  ", "dim")]
     if launches:
         parts += [Segment(LAUNCH * 2, "plan.F"), Segment(" launch  ", "dim")]
+    if breaks:
+        parts += [Segment(BREAK * 2, "gap"), Segment(" time left out  ", "dim")]
     parts.append(Segment(IDLE, "dim"))
     for cause in causes:
         parts += [
