@@ -268,12 +268,11 @@ def _waited(view: View, send: Issue | None, recv: Issue | None) -> int | None:
 
 
 def _moving(view: View, send: Issue | None, recv: Issue | None, done_ns: int | None) -> int | None:
-    if send is None:
+    if send is None or recv is None:
         return None
-    begun = send.t0_ns if recv is None else max(send.t0_ns, recv.t0_ns)
-    by = send if recv is None else recv
+    begun = max(send.t0_ns, recv.t0_ns)
     end = max(begun, view.t_ns if done_ns is None else done_ns)
-    return max(0, unheld_ns(view, by.rank, begun, end))
+    return max(0, unheld_ns(view, recv.rank, begun, end))
 
 
 def _chunk_span(sent_in: Span | None, taken_in: Span | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -107,6 +107,25 @@ _OF_MESSAGES: Final = ("p2p-cycle", "p2p-tag-mismatch", "unpaired-send", "unpair
 """Kinds of findings that concern messages."""
 
 
+def with_open_waits(
+    snapshot: Snapshot, rows: Sequence[CollectiveRow | P2PRow]
+) -> list[CollectiveRow | P2PRow]:
+    """Return the rows; of those that lack a rank, with the wait up to now, or to the failure."""
+    hang = snapshot.hang
+    until_ns = (hang.until_ns if hang is not None else None) or snapshot.t_ns
+    found: list[CollectiveRow | P2PRow] = []
+    for row in rows:
+        if row.verdict != "missing rank":
+            pass
+        elif isinstance(row, CollectiveRow):
+            came = [one.came_ns for one in row.arrivals if one.came_ns is not None]
+            row = replace(row, wait_ns=sum(max(0, until_ns - ns) for ns in came))
+        elif row.send_ns is None and row.recv_ns is not None:
+            row = replace(row, waited_ns=max(0, until_ns - row.recv_ns))
+        found.append(row)
+    return found
+
+
 def said(snapshot: Snapshot, cells: int) -> list[Line]:
     """Draw the state of the listed operations: the worst finding about them, else the rank that
     comes last, or that no rank does."""
@@ -115,7 +134,7 @@ def said(snapshot: Snapshot, cells: int) -> list[Line]:
              if f.severity != "info" and (f.seq is not None or f.group)]  # fmt: skip
     wrong = sum(row.verdict not in ("matched", "incomplete") for row in rows)
     groups = len({row.key for row in rows})
-    waited = sum(row.wait_ns or 0 for row in rows)
+    waited = sum(_figures(row)[0] or 0 for row in with_open_waits(snapshot, rows))
     moving = sum(row.transfer_ns or 0 for row in rows)
     numbers = (f"{words.plural(len(rows), 'operation')} in {words.plural(groups, 'group')}, "
                f"{f'{wrong} of them not matched' if wrong else 'none disagrees'}. "
@@ -142,8 +161,9 @@ def said_p2p(snapshot: Snapshot, cells: int) -> list[Line]:
     """Draw the state of the messages: the worst finding about them, else the link whose receivers
     waited most."""
     rows, waited = snapshot.p2p, dict[tuple[int, int], int]()
-    for row in rows:
-        waited[row.src, row.dst] = waited.get((row.src, row.dst), 0) + (row.waited_ns or 0)
+    for row in with_open_waits(snapshot, rows):
+        if isinstance(row, P2PRow):
+            waited[row.src, row.dst] = waited.get((row.src, row.dst), 0) + (row.waited_ns or 0)
     wrong = sum(row.verdict not in ("matched", "incomplete") for row in rows)
     numbers = (f"{words.plural(len(rows), 'message')} on {words.plural(len(waited), 'link')}, "
                f"{f'{wrong} of them not matched' if wrong else 'none unmatched'}. Data was under "

@@ -26,7 +26,7 @@ from pardbg.render.draw.cells import (
     width,
 )  # fmt: skip
 from pardbg.render.frame.panels import empty, no_match
-from pardbg.render.pages.collective_charts import charts, said, said_p2p, summary
+from pardbg.render.pages.collective_charts import charts, said, said_p2p, summary, with_open_waits
 
 _LATE_SHARE = 0.5
 _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
@@ -73,9 +73,8 @@ def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
 
 def rows_of(snapshot: Snapshot, look: CollectivesPageState) -> Sequence[CollectiveRow | P2PRow]:
     """Return the rows the page lists, oldest first."""
-    rows: Sequence[CollectiveRow | P2PRow] = snapshot.collectives
-    if shows_p2p(snapshot, look.p2p):
-        rows = snapshot.p2p
+    chosen = snapshot.p2p if shows_p2p(snapshot, look.p2p) else snapshot.collectives
+    rows = with_open_waits(snapshot, chosen)
     if look.contains:
         rows = [row for row in rows if look.contains.lower() in _text(row)]
     return sorted(rows, key=_cost, reverse=True) if look.by_wait else rows

@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from pardbg import words
-from pardbg.analysis.comm.op_rows import CollectiveRow
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.collective_charts import charts, cost_of
-from pardbg.render.pages.collectives import collectives, verdict
+from pardbg.render.pages.collective_charts import charts, cost_of, said
+from pardbg.render.pages.collectives import CollectivesPageState, collectives, verdict
+from pardbg.render.pages.collectives import rows_of as listed
 from tests.ui.sample import MS, S, snapshot_ddp
 from tests.unit.render.test_pages import text_of
+from tests.unit.trace_builder import Trace, ns
 
 SIZES = (1_000, 16_000, 1_000_000, 40_000_000)
 
@@ -73,3 +76,28 @@ def test_a_late_rank_is_told_by_how_long_moving_took_at_most(took_ms: int, loud:
     made = replace(row, arrivals=came, skew_ns=60 * MS, last_rank=2, transfer_ns=None)
     alike = verdict(replace(made, transfer_ns=took_ms * MS))
     assert verdict(made) == alike and (alike != verdict(replace(made, skew_ns=0))) is loud
+
+
+def test_an_op_that_lacks_a_rank_counts_in_what_ranks_waited() -> None:
+    """Ranks 0 and 1 come at 1 and 2 s, rank 2 never: at 6 s they have waited 5 + 4 s. Of messages
+    the receiver of one that is not sent has waited, and one that nobody receives is not moving."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 100, 200)
+    trace.ranks[2].phase("data", 0, 300)
+    for proc, t in zip(trace.ranks[:2], (1000, 2000), strict=True):
+        proc.collective("world", "all_reduce", t, None)
+    trace.ranks[0].p2p("world", 2, False, 3000, None)
+    trace.ranks[1].p2p("world", 2, True, 3500, None)
+    trace.flush()
+    now = snapshot(trace.store(), ns(6000))
+    whole, lacking = listed(now, CollectivesPageState())
+    assert isinstance(whole, CollectiveRow) and isinstance(lacking, CollectiveRow)
+    assert (whole.wait_ns, lacking.wait_ns) == (0, 9_000 * MS)
+    first = listed(now, CollectivesPageState(by_wait=True))[0]
+    assert isinstance(first, CollectiveRow) and first.seq == lacking.seq
+    received, sent = listed(now, CollectivesPageState(p2p=True))
+    assert isinstance(received, P2PRow) and isinstance(sent, P2PRow)
+    assert (received.waited_ns, received.moving_ns) == (3000 * MS, None)
+    assert (sent.waited_ns, sent.moving_ns) == (None, None)
+    assert " 9 s " in plain(said(now, 120)[-1])
