@@ -151,7 +151,6 @@ def _row(view: View, rank: int, process: Process, split: Split | None) -> RankNo
     state, now, since = _now(view, rank, process, status)
     ended = last_step_rows(view, process, LAST_STEPS)
     held = bool(ended) and was_held(view, ended[0][1], ended[-1][2])
-    free = [t1 - t0 for _, t0, t1 in ended if not (held and was_held(view, t0, t1))]
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
     compute, wait, communication = split or (None, None, None)
@@ -166,7 +165,9 @@ def _row(view: View, rank: int, process: Process, split: Split | None) -> RankNo
         now=now,
         since_ns=since,
         step=step_of(view, process, status),
-        step_ns=tuple(free or [unheld_step_ns(view, rank, step, t0, t1) for step, t0, t1 in ended]),
+        step_ns=tuple(
+            unheld_step_ns(view, rank, step, t0, t1) if held else t1 - t0 for step, t0, t1 in ended
+        ),
         compute_fraction=compute,
         wait_fraction=wait,
         comm_fraction=communication,

@@ -144,3 +144,15 @@ def test_a_moved_cursor_reads_no_table_of_ranks_out_of_sight(
             made = snapshot(store, t_ns, viewport=drawn, before=made, partial=True)
         counts.append(len(reads))
     assert counts[1] == counts[0], counts
+
+
+def test_a_rank_s_last_step_time_is_that_of_the_header_after_a_hold() -> None:
+    """Step 0 of 100 ms, free; step 1 of 1,120 ms, of them 1,000 held: 120 ms."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.step(0, 0, 100)
+        proc.held(200, 1200)
+        proc.step(1, 100, 1220)
+    now = snapshot(trace.store(), ns(1230))
+    assert [rank.step_ns for rank in now.ranks] == [(100 * MS, 120 * MS)] * 2
+    assert now.step_ns == 120 * MS

@@ -158,7 +158,7 @@ def test_steps_under_the_debugger_are_shown_but_not_counted() -> None:
     assert (last.text, last.t0_ns, last.t1_ns) == ("0B1", ns(28), ns(30))  # not 58 to 60
     # Step 1 lasts from 11 to 61: 20 ms less the hold, on both ranks.
     assert [row.duration_ns for row in shown.steps] == [11 * MS, 20 * MS]
-    assert [rank.step_ns for rank in shown.ranks] == [(11 * MS,)] * 2  # r0 waited for r1
+    assert [rank.step_ns for rank in shown.ranks] == [(11 * MS, 20 * MS)] * 2
     assert shown.step_ns == 20 * MS  # as in the chart
 
 
