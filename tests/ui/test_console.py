@@ -12,7 +12,8 @@ import pytest
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
-from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_codes import Mode, Verb, Why
+from pardbg.events.control_events import Status
 from pardbg.events.control_facts import Breakpoint, Edited, Hit, Refusal
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.command_line import parse
@@ -235,6 +236,21 @@ async def test_lines_are_given_when_their_breakpoint_stops_a_rank() -> None:
         assert list(app.main.control._given) == ["continue"], "only once that is answered"
         port.release.set()
         await until(lambda: given()[2:] == ["inspect", "continue"], "the second")
+
+
+async def test_breakpoints_are_listed_with_the_lines_given_at_them() -> None:
+    listed = (Breakpoint(1, "mb==3"), Breakpoint(2, "step>3"))
+    port = FakePort(Reply(status=Status(Mode.HELD, breaks=listed)))
+    app = app_on(sample.held(sample.snapshot_1f1b()), port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await type_(pilot, "commands 1 p loss; continue")
+        await type_(pilot, "b")
+        await shows(app, "2  step>3")
+        rows = [row.strip(" │") for row in text_of(app).splitlines()]
+        at = next(at for at, row in enumerate(rows) if row.startswith("1  mb==3"))
+        assert rows[at + 1 : at + 3] == ["p loss", "continue"]
+        assert rows[at + 3].startswith("2  step>3")
 
 
 async def test_lines_after_one_that_is_refused_are_not_given() -> None:

@@ -174,7 +174,12 @@ class ControlActions:
             if displayed or not shown:
                 self._display_next()
         elif verb in (Verb.RANKS, Verb.STATUS, Verb.BREAKS):
-            self._show_answer([(row, False) for row in text(verb, reply).splitlines()])
+            told, listed = text(verb, reply).splitlines(), list[str]()
+            if verb is Verb.BREAKS and reply.status is not None:  # as gdb: commands below their own
+                for one, row in zip(reply.status.breaks, told, strict=False):
+                    lines = self._commands.get(one.number, ())
+                    listed += [row, *(f"       {line}" for line in lines)]
+            self._show_answer([(row, False) for row in listed or told])
         else:
             done = done_text(reply)
             debug.say(
