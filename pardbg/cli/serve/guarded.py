@@ -24,6 +24,13 @@ _NOTHING_FROM_ELSEWHERE: Final = "style-src 'self' 'unsafe-inline'; font-src 'se
 """Content security policy against textual-serve's font of another host, which blocks the page."""
 
 
+_FOCUS: Final = """<script>const seeks = setInterval(() => {
+  const keys = document.querySelector(".xterm-helper-textarea");
+  if (keys) { keys.focus(); clearInterval(seeks); }
+}, 100);</script>"""
+"""Gives the terminal the keys as soon as it is there, which took a click."""
+
+
 class Guarded(Server):
     """textual-serve's server behind a token."""
 
@@ -66,6 +73,8 @@ class Guarded(Server):
             if not known:
                 raise web.HTTPForbidden(text="the address needs its token")
             response = await handler(request)
+            if isinstance(response, web.Response) and response.content_type == "text/html":
+                response.text = (response.text or "").replace("</head>", f"{_FOCUS}</head>")
             if asked and not response.prepared:
                 response.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict")
             if not response.prepared:

@@ -81,6 +81,13 @@ async def test_a_browser_fetches_nothing_from_elsewhere(address: str) -> None:
         assert f"{kind} 'self'" in policy and "*" not in policy
 
 
+async def test_the_terminal_has_the_keys_without_a_click(address: str) -> None:
+    async with client() as session:
+        assert await get(session, address) == 200
+        async with session.get(address) as answer:
+            assert ".xterm-helper-textarea" in await answer.text()
+
+
 async def test_a_websocket_of_another_page_is_refused(address: str) -> None:
     base = address.partition("/?")[0]
     async with client() as session:
