@@ -172,6 +172,17 @@ def test_boxes_of_a_row_are_called_alike() -> None:
     assert even([1, 0, 1, 1, 2]) == 1
 
 
+def test_long_forwards_have_their_numbers_beside_short_backwards() -> None:
+    """Forwards of 5 cells, backwards of 1, in turn: half of the boxes have no room for a number."""
+    spans = [ActionSpan(0, 0, "F", i, 6 * i, 6 * i + 5) for i in range(3)]
+    spans += [ActionSpan(0, 0, "B", i, 6 * i + 5, 6 * i + 6) for i in range(3)]
+    spans.sort(key=lambda span: span.t0_ns)
+    row = seen_row(_rank(spans, []), Axis(0, 18, 18), 18, False)
+    assert plain(row.line()) == "F0   BF1   BF2   B"
+    boxes = [Planned(a.text, 0, a.kind, a.microbatch, a.t0_ns, a.t1_ns or 0) for a in spans]
+    assert plain(plan_row(boxes, Axis(0, 18, 18), False).line()) == "F0───BF1───BF2───B"
+
+
 def test_a_planned_pair_has_a_double_line() -> None:
     """DualPipeV: 0F7 and 1B3 are one action; 0F8 is not in a pair."""
     boxes = (

@@ -86,10 +86,27 @@ def label(
     return next((form for form in forms if len(form) <= cells), "")
 
 
+_NUMBERED = 4
+"""Minimum cells of a kind's boxes that have numbers where other kinds of the row have none."""
+
+
 def even(sizes: Iterable[int]) -> int:
     """Return the length of labels in a row at which most boxes have the same form."""
     known = sorted(size for size in sizes if size > 0)
     return known[len(known) // 4] if known else 0
+
+
+def _even_by_kind(
+    boxes: Sequence[ActionSpan | Planned], axis: Axis, origin_ns: int = 0
+) -> dict[str, int]:
+    """Return `even` of the row by kind, for kinds with room for numbers of their own boxes: short
+    backwards take none from long forwards."""
+    sizes: dict[str, list[int]] = {box.kind: [] for box in boxes}
+    for box in boxes:
+        if box.t1_ns is not None:
+            sizes[box.kind].append(axis.x(origin_ns + box.t1_ns) - axis.x(origin_ns + box.t0_ns))
+    most = even(size for of in sizes.values() for size in of)
+    return {kind: own if (own := even(of)) >= _NUMBERED else most for kind, of in sizes.items()}
 
 
 def plan_row(
@@ -105,7 +122,7 @@ def plan_row(
     painted = 0
     paired = {action for pair in pairs for action in pair}
     lowest = min((box.stage for box in boxes), default=0)
-    most = even(axis.x(axis.t0_ns + b.t1_ns) - axis.x(axis.t0_ns + b.t0_ns) for b in boxes)
+    most = _even_by_kind(boxes, axis, axis.t0_ns)
     for box in boxes:
         start, end = axis.x(axis.t0_ns + box.t0_ns), axis.x(axis.t0_ns + box.t1_ns)
         start = max(start, painted)
@@ -113,7 +130,7 @@ def plan_row(
             continue
         style = f"plan.{box.kind if box.kind in 'FBIW' else 'X'}"
         row.fill(start, end, PAIRED if box.text in paired else "─", style)
-        size, later = min(end - start, max(1, most)), box.stage > lowest
+        size, later = min(end - start, max(1, most[box.kind])), box.stage > lowest
         text = label(box.stage, box.kind, box.microbatch, size, many_stages, later)
         row.put(start, text, style)
         painted = end
@@ -135,10 +152,10 @@ def seen_row(
             row.put(start + 1, f"◂{idle.producer}", f"idle.{idle.cause}")
     end = 0
     lowest = min(rank.stages, default=0)
-    most = even(axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None)
+    most = _even_by_kind(rank.actions, axis)
 
     def named(a: ActionSpan, cells: int) -> str:
-        size = min(cells, max(1, most)) if a.t1_ns is not None else cells
+        size = min(cells, max(1, most[a.kind])) if a.t1_ns is not None else cells
         return label(a.stage, a.kind, a.microbatch, size, many_stages, a.stage > lowest)
 
     for action in rank.actions:
