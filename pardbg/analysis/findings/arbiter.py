@@ -81,6 +81,21 @@ def _other_groups(cause: Candidate, effect: Candidate) -> bool:
     return calls and of and _before(cause, effect) and not odd.isdisjoint(effect.ranks)
 
 
+def _after_shift(cause: Candidate, effect: Candidate) -> bool:
+    """Return whether ranks that left out an op, or made one more, meet others in wrong ops since:
+    nothing else is known against any rank there."""
+    one, of, odd = cause.facts, effect.facts, set(cause.culprits)
+    assert isinstance(one, Mismatch) and isinstance(of, Mismatch)
+    shifts = bool(one.steps_before or one.verdict == "op mismatch") and not one.call
+    later = _begun(cause) < _begun(effect) and not of.call
+    named = set(effect.culprits) <= odd and not odd.isdisjoint(effect.ranks)
+    return cause.settled and shifts and later and named
+
+
+def _begun(one: Candidate) -> int:
+    return one.t_ns if one.first_ns is None else one.first_ns
+
+
 def _called_in(cause: Candidate, effect: Candidate) -> bool:
     """Return whether a call that does not end is of ranks with an op mismatch."""
     shifted = isinstance(cause.facts, Mismatch) and cause.facts.verdict == "op mismatch"
@@ -285,6 +300,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((stalls.MissingRank, stalls.Deadlock), (ends.Lost,), _stood_in_it, "note"),
     # Last of these rules: a disagreement that follows from another still explains its waits.
     Rule((Mismatch,), (Mismatch,), _other_groups),
+    Rule((Mismatch,), (Mismatch,), _after_shift),
     # A rank that ran out of memory raised that error, and later ends follow from it.
     Rule((devices.OutOfMemory,), (ends.Raised,), _raised_it, together=True),
     # Log and dumps read together: the log has the cause of an end, dumps have the others' waits.
