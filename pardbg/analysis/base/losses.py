@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -216,10 +217,28 @@ def _pairs(view: View, printed: Printed) -> list[tuple[float, float]]:
     return pairs
 
 
+def _mean_pairs(view: View, printed: Printed) -> list[tuple[float, float]]:
+    """Return (mean of what was seen since the line before, what was printed) of the newest lines,
+    where a line is printed every few steps."""
+    steps = sorted(printed.losses)[-_COMPARED - 1 :]
+    pairs = []
+    for before, step in pairwise(steps):
+        said = printed.losses[step]
+        if steps[-1] - before > HISTORY or not said:
+            continue
+        seen = [loss for loss, _ in seen_losses(view, before + 1, step).values()]
+        if len(seen) > 1 and math.isfinite(fmean(seen) / said):
+            pairs.append((fmean(seen), said))
+    return pairs
+
+
 def _times(view: View, printed: Printed) -> float:
-    """Return the factor, other than 1, between seen and printed losses of the last printed steps;
-    0 if there is no one factor."""
-    pairs = _pairs(view, printed)
+    """Return the factor, other than 1, between seen and printed losses of the last printed steps,
+    or between the means of those since the line before; 0 if there is no one factor."""
+    return _factor(_pairs(view, printed)) or _factor(_mean_pairs(view, printed))
+
+
+def _factor(pairs: Sequence[tuple[float, float]]) -> float:
     if len(pairs) < _LEAST_COMPARED:
         return 0.0
     times, lines = median(seen / said for seen, said in pairs), [said for _, said in pairs]

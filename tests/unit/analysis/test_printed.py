@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isnan, nan
+from statistics import fmean
 
 import pytest
 
@@ -261,3 +262,26 @@ def test_of_lines_far_apart_each_frame_looks_at_their_steps_alone(
         read.append(len(by_step)), original(view, by_step))[1])  # fmt: skip
     losses.loss_source(View(store, None))
     assert sum(read) <= 16
+
+
+@pytest.mark.parametrize("times", [1 / 2, 1, 96])
+@pytest.mark.parametrize("every", [2, 4, 10])
+def test_a_line_every_few_steps_may_say_the_mean_since_the_one_before(
+    every: int, times: float
+) -> None:
+    """Transformers' Trainer with logging_steps: hooks see a sum over 96 tokens, or half a batch.
+    Each step's own loss swings by a tenth, so no line is near that of its step."""
+    own = [8.0 - step / 8 + (step % 7 - 3) / 10 for step in range(40)]
+    ends = range(every - 1, 40, every)
+    text = "{{'loss': '{:.4f}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
+    said = {end: fmean(own[end - every + 1 : end + 1]) for end in ends}
+    lines = [(400 * end + 392, text.format(loss)) for end, loss in said.items()]
+    source, history = shown(lines, [times * loss for loss in own], ms=400, steps=40)
+    if times == 1:
+        assert (source, history) == ("backward", tuple(enumerate(own)))
+        return
+    assert source == f"printed by Transformers; hooks saw {times:g} times that"
+    assert [step for step, _ in history] == [*range(40)]
+    assert [loss for _, loss in history] == pytest.approx(
+        [said.get(step, loss) for step, loss in enumerate(own)], rel=1e-3
+    )
