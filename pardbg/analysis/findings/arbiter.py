@@ -269,7 +269,9 @@ def _always(cause: Candidate, effect: Candidate) -> bool:
 STALLS: Final[Families] = (
     stalls.MissingRank, stalls.Deadlock, stalls.Misaddressed, stalls.StuckOp, stalls.UnseenRank,
 )  # fmt: skip
-CALLS: Final[Families] = (stalls.StuckCall, stalls.StuckRemote, stalls.StuckLock)
+CALLS: Final[Families] = (
+    stalls.StuckCall, stalls.StuckRemote, stalls.StuckLock, stalls.StuckBehind,
+)  # fmt: skip
 DISAGREEMENTS: Final[Families] = (Mismatch, MessageMismatch, ThreadOrder, RehearsedOrder)
 _STANDSTILLS: Final[Families] = (*STALLS, *CALLS, *DISAGREEMENTS)
 _ROOTS: Final[Families] = (ends.Raised, ends.Exited, ends.Lost)

@@ -33,7 +33,7 @@ from pardbg.analysis.findings.speed.stragglers import stragglers
 from pardbg.analysis.findings.stalls.absences import with_handled
 from pardbg.analysis.findings.stalls.mismatches import messages, mismatches, thread_order
 from pardbg.analysis.findings.stalls.rehearsed import orders
-from pardbg.analysis.findings.stalls.stuck import left_locks, stuck_calls, stuck_ops
+from pardbg.analysis.findings.stalls.stuck import left_behind, left_locks, stuck_calls, stuck_ops
 from pardbg.analysis.findings.values.left_out import left_out
 
 Detector = Callable[[View], Iterable[Candidate]]
@@ -53,7 +53,7 @@ def stalls(view: View) -> tuple[Candidate, ...]:
     """Return candidates for ranks held up at the cursor, or just before the job fell apart."""
     for then, over in waiting.moments(view):
         if not waiting.is_held(then):
-            calls = chain(stuck_calls(then), left_locks(then))
+            calls = chain(stuck_calls(then), left_locks(then), left_behind(then))
             waits = (waiting.waits(then, over), stuck_ops(then, over), calls)
             left = surviving(chain(disagreements(then), *waits))
             if found := [one for one in left if isinstance(one.facts, (*STALLS, *CALLS))]:

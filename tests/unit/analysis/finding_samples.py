@@ -135,6 +135,8 @@ def _waits() -> list[Candidate]:
         one("stuck-call", waits.StuckRemote(Label("rpc_sync(ok → worker1)"), 12 * S, 0), (0,), (1,),
             AT),
         one("stuck-call", waits.StuckLock("/x/lock", 12 * S), (0, 1), (), AT),
+        one("stuck-call", waits.StuckBehind((0, 1), Blocking("sleep"), 12 * S, 2, 77), (2,), (2,),
+            AT),
         one("late-rank", waits.LateRank(5 * S, late, Absence("loading", AT)), (0, 1), (2,)),
         one("late-rank", waits.LateRank(5 * S, late, Absence("unknown")), (0, 1), (2,)),
     ]  # fmt: skip

@@ -1,5 +1,5 @@
 """Calls that do not return: functions of torch.distributed.rpc; waits for a build's lock file that
-it left behind. Times in ms."""
+it left behind; a rank that the others left behind. Times in ms."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.registry import findings
 from pardbg_agent import wire
-from tests.unit.analysis.test_waitgraph import FORWARD, found, state_of
+from tests.unit.analysis.test_waitgraph import FORWARD, at, found, state_of
 from tests.unit.facts import facts
-from tests.unit.trace_builder import Proc, Trace, ns
+from tests.unit.trace_builder import MS, Proc, Trace, ns
 
 SERVES = ["/site-packages/torch/distributed/rpc/internal.py", 200, "_run_function"]
 HANDLER = [["/job/server.py", 7, "pull"], ["/usr/lib/python3/queue.py", 171, "get"]]
@@ -116,3 +117,32 @@ def test_a_lock_file_that_all_ranks_wait_for_and_none_has_open(
         assert (one.severity, one.ranks, one.culprits) == ("warning", (0, 1), ())
         assert (one.where, one.t_ns) == ("ds.py:4 in start", ns(2000))
         assert facts(one, "file") == "/ext/lock"
+
+
+@pytest.mark.parametrize(
+    ("gone", "cpu", "until", "is_said"),
+    [
+        ((0, 1), 0.0, 15_000, True),
+        ((0, 1), 0.0, 12_900, False),  # rank 1 ended at 3000, so for 9.9 s
+        ((0,), 0.0, 15_000, False),  # rank 1 may yet do what rank 2 waits for
+        ((0, 1), 1.0, 15_000, False),  # it works
+    ],
+)
+def test_the_last_rank_that_runs_is_named_where_it_sleeps(
+    gone: tuple[int, ...], cpu: float, until: float, is_said: bool
+) -> None:
+    """It may be its own work, as an upload is: a note."""
+    trace = Trace(3)
+    last = trace.ranks[2]
+    name = last.name(f"{wire.BLOCKED}sleep\n\ntrain.py:40 in main")
+    last.record(wire.Kind.PROBE, 2500, 2500, name, a=0)
+    trace.flush()
+    for rank in gone:
+        trace.define_end(trace.ranks[rank], 2000 + 1000 * rank, "exit")
+    state_of(trace, last, until - 100, cpu=cpu)
+    told = [one for one in findings(at(trace, until)) if one.kind == "stuck-call"]
+    assert [(one.severity, one.culprits, one.where) for one in told] == (
+        [("info", (2,), "train.py:40 in main")] if is_said else []
+    )
+    for one in told:
+        assert (facts(one, "others"), facts(one, "lasted_ns")) == ((0, 1), 12_000 * MS)

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
-from pardbg.analysis.findings.kinds.absence import Absence, blocking_advice, threads_text
+from pardbg.analysis.findings.kinds.absence import (
+    Absence,
+    blocking_advice,
+    blocking_text,
+    threads_text,
+)
 from pardbg.analysis.findings.kinds.end_kinds import LeftEarly
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place, RehearsedOrder, places_sentence
@@ -389,6 +394,27 @@ class StuckLock(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class StuckBehind(Note):
+    """Note: a rank stands in a system call since all others have ended; it may be its own work."""
+
+    others: tuple[int, ...]
+    blocking: Blocking
+    lasted_ns: int
+    rank: int
+    pid: int
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"{ranks_text(about.ranks)} still runs, {duration(self.lasted_ns)} after "
+            f"{ranks_text(self.others)} ended: it is at {about.where} "
+            f"({blocking_text(self.blocking)})."
+        )
+
+    def advice(self) -> str:
+        return blocking_advice(self.blocking, self)
+
+
+@dataclass(frozen=True, slots=True)
 class LateRank(Note):
     """Note: a rank arrived that late; the wait is over."""
 
@@ -416,7 +442,7 @@ KINDS: Final = kinds(
         "p2p-cycle": Deadlock,
         "unpaired-send unpaired-recv": (Deadlock, Misaddressed),
         "p2p-tag-mismatch": (Deadlock, RehearsedOrder),
-        "stuck-call": (StuckCall, StuckRemote, StuckLock),
+        "stuck-call": (StuckCall, StuckRemote, StuckLock, StuckBehind),
         "stuck-op": StuckOp,
         "unseen-rank": (UnseenRank, RankUnrecorded),
         "late-rank": LateRank,

@@ -7,10 +7,11 @@ from itertools import takewhile
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.exits import any_timed_out, ended
+from pardbg.analysis.findings.exits import any_timed_out, ended, left_ns
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label
 from pardbg.analysis.findings.kinds.stall_kinds import (
     AtStore,
+    StuckBehind,
     StuckCall,
     StuckLock,
     StuckOp,
@@ -21,7 +22,7 @@ from pardbg.analysis.findings.stalls.absences import absence, other_threads
 from pardbg.analysis.hangs.blocking_calls import Sample, samples
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, seen
-from pardbg.analysis.hangs.waitgraph import PendingOp, wait_graph
+from pardbg.analysis.hangs.waitgraph import PendingOp, open_ops, wait_graph
 from pardbg.events.control_facts import Rendezvous
 from pardbg.store.definitions import Frame
 
@@ -35,6 +36,8 @@ BUSY_NS: Final = 60_000_000_000
 """Minimum time for a call of a single rank that works, in ns."""
 REMOTE_NS: Final = 10_000_000_000
 """Minimum time for an RPC to another worker while no rank does anything, in ns."""
+BEHIND_NS: Final = 10_000_000_000
+"""Minimum time that a rank stands alone after all others have ended, in ns."""
 LOCK_NS: Final = 10_000_000_000
 """Minimum time that all ranks wait for lock files that no process has open, in ns."""
 APART: Final = 0.2
@@ -137,6 +140,27 @@ def left_locks(view: View) -> Iterator[Candidate]:
             kind="stuck-call", ranks=tuple(sorted(found)), culprits=(), where=of.place, t_ns=since,
             evidence=Evidence(since, min(found), "timeline", op=of.blocking.file),
             facts=StuckLock(of.blocking.file, view.t_ns - since),
+        )  # fmt: skip
+
+
+def left_behind(view: View) -> Iterator[Candidate]:
+    """Find the only rank that has not ended, if it has stood in a system call since."""
+    running = [rank for rank in view.ranks if left_ns(view, rank) is None]
+    if len(running) != 1 or len(view.ranks) == 1:
+        return
+    (rank,), others = running, tuple(one for one in view.ranks if one not in running)
+    now, since = seen(view, rank), max(left_ns(view, one) or 0 for one in others)
+    newest = next(samples(view, rank, now.moved_ns), None)
+    since = max(since, now.moved_ns if newest is None else newest.t_ns)
+    if newest is None or not (newest.place and _is_idle(now)) or view.t_ns - since < BEHIND_NS:
+        return
+    if not (now.held or open_ops(view, rank, view.ranks[rank])):
+        yield Candidate(
+            kind="stuck-call", ranks=(rank,), culprits=(rank,), where=newest.place, t_ns=since,
+            evidence=Evidence(since, rank, "timeline"),
+            facts=StuckBehind(
+                others, newest.blocking, view.t_ns - since, rank, view.ranks[rank].pid
+            ),
         )  # fmt: skip
 
 
