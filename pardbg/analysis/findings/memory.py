@@ -162,19 +162,23 @@ def _begin_of(view: View, process: Process, step: int) -> int:
 
 def _imbalance(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find ranks that use much more than the others, both now and in the middle of the window.
-    Totals of one kind are compared, if those of more than half of the ranks are known."""
+    Totals of one kind are compared, if those of more than half of the ranks are known. A process
+    (``rss``) counts by its least since the middle, others by their most, as freed memory may stay
+    with an allocator by chance."""
     middle = looked_at.steps[len(looked_at.steps) // 2]
-    by_kind: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+    by_kind: dict[str, dict[int, tuple[int, int, int, int]]] = defaultdict(dict)
     for rank, process in view.ranks.items():
         if total := _total(view, process):
             steps, sizes = _series(view, process, total[0], since=0)
             if len(early := sizes[steps <= middle]):
-                by_kind[total[0]][rank] = int(early[-1]), total[1]
+                low, high = int(min(sizes[steps >= middle], default=total[1])), int(max(sizes))
+                ends = (low, high) if total[0] == "rss" else (total[1], total[1])
+                by_kind[total[0]][rank] = int(early[-1]), total[1], *ends
     for kind, of in by_kind.items():
         if len(of) * 2 <= max(2, len(view.ranks)):
             continue
-        before, newest = ({rank: sizes[at] for rank, sizes in of.items()} for at in (0, 1))
-        far = _far_above(newest) & _far_above(before)
+        before, newest, least, most = ({rank: at[n] for rank, at in of.items()} for n in range(4))
+        far = _far_above(newest) & _far_above(before) & _far_above(least, most)
         over = [rank for rank in newest if rank in far]
         if not over or len(over) * 2 > len(newest):
             continue
@@ -189,12 +193,13 @@ def _imbalance(view: View, looked_at: Window) -> Iterable[Candidate]:
         )  # fmt: skip
 
 
-def _far_above(sizes: Mapping[int, int]) -> set[int]:
-    """Return ranks that use much more than the median of the others."""
-    ordered = sorted(sizes.values())
+def _far_above(sizes: Mapping[int, int], usual: Mapping[int, int] | None = None) -> set[int]:
+    """Return ranks that use much more than the median of the others, of ``usual`` if given."""
+    usual = sizes if usual is None else usual
+    ordered = sorted(usual.values())
     found = set()
     for rank, size in sizes.items():
-        others = _median_without(ordered, size)
+        others = _median_without(ordered, usual[rank])
         if size - others >= max(IMBALANCE_BYTES, IMBALANCE * others):
             found.add(rank)
     return found
