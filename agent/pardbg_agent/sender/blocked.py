@@ -34,6 +34,7 @@ _MAX_AGAIN_S: Final = 0.02
 _MAX_PLACES: Final = 256
 _MAX_BUSY: Final = 128
 """Number of places up to which new ones at work are told: a call that blocks counts for more."""
+_MAX_BEATS: Final = 40
 _MAX_FILES: Final = 32
 """Maximum number of names up to which files are named: a loader reads thousands."""
 _MAX_TEXT: Final = 160
@@ -92,6 +93,9 @@ class Blocked:
         self._loaders = Loaders(core)
         self._busy: Counter[str] = Counter()
         """Sightings of the thread at work outside of phases, recorded once it has moved."""
+        self._beats = 1
+        """Heartbeats since this look was due: a call of the thread at work may hold Python's lock,
+        and let no look happen until it returns."""
         self._busy_made = 0
         """Number of records at the last of these, and of own ones since."""
 
@@ -102,7 +106,8 @@ class Blocked:
             return
         if "torch" not in sys.modules:  # a program without ops: no rank waits for it
             return
-        self._due_ns = now + EVERY_NS
+        waited_ns, self._due_ns = now - (self._due_ns or now), now + EVERY_NS
+        self._beats = min(max(1, 1 + waited_ns // wire.BEAT_NS), _MAX_BEATS)
         if made != self._seen[1]:
             made += self._moved()
         made += self._core.guard.call("loader workers", self._loaders.look) or 0
@@ -122,7 +127,7 @@ class Blocked:
             return
         if wakes:
             if not getattr(getattr(self._core.context, "loop", None), "phase", 0):
-                self._busy[wire.BUSY + "\n".join(("busy", "", _place(frame)))] += 1
+                self._busy[wire.BUSY + "\n".join(("busy", "", _place(frame)))] += self._beats
                 self._busy_made = made
             return
         number, fd = int(words[0]), int(words[1], 16)
