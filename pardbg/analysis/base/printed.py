@@ -179,8 +179,17 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
     gaps = [later - sooner for (sooner, _), (later, _) in pairwise(begins)]
     steps = _at(begins, [t_ns for t_ns, _, _ in lines])
     if not gaps or median(gaps) < LATE_NS or len(set(steps)) < len(steps):
-        return {}
+        return _evenly(steps, losses, begins[0][1])
     return dict(zip(steps, losses, strict=True))
+
+
+def _evenly(steps: Sequence[int], losses: Sequence[float], first: int) -> dict[int, float]:
+    """Return step -> loss for lines every k-th step from the start, where single lines' times are
+    too imprecise to tell the step."""
+    each = round((steps[-1] - steps[0]) / max(1, len(steps) - 1))
+    made = {first + each * (at + 1) - 1: loss for at, loss in enumerate(losses)}
+    near = all(abs(a - b) < each for a, b in zip(made, steps, strict=False))
+    return made if each > 1 and near else {}
 
 
 def _once(lines: Lines, ended: int) -> Lines:
