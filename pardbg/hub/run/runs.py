@@ -51,9 +51,12 @@ class Run:
     """Start on the wall clock, ns since the epoch."""
     hub_alive: bool
     launcher_alive: bool = True
+    place: tuple[str, int] = ("", 0)
+    """Address of the run's hub for other nodes, and the number of this node."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path), "session": str(self.session)}
+        known = asdict(self) | {"path": str(self.path), "session": str(self.session)}
+        return {name: value for name, value in known.items() if name != "place"}
 
     def line(self) -> str:
         """Return the run as one line for users."""
@@ -110,9 +113,12 @@ class RunRings:
 
 
 def list_runs() -> list[Run]:
-    """Return live runs, oldest first; changes nothing."""
-    found = (_look(run_dir) for run_dir in _run_dirs())
-    return sorted((run for run in found if run is not None), key=lambda run: run.started_ns)
+    """Return live runs, oldest first; changes nothing. Further nodes of a run whose hub is on this
+    host, as of a launcher's tasks, are left out."""
+    found = [run for run_dir in _run_dirs() if (run := _look(run_dir)) is not None]
+    hubs = {run.place[0] for run in found if run.place[1] == 0}
+    shown = (run for run in found if run.place[1] == 0 or run.place[0] not in hubs)
+    return sorted(shown, key=lambda run: run.started_ns)
 
 
 def tidy() -> None:
@@ -199,7 +205,7 @@ def _look(run_dir: Path) -> Run | None:
     config = handle.config
     return Run(
         config.run, config.name, run_dir, config.shown, Path(config.session), config.wall_ns,
-        handle.hub_alive(), handle.launcher_alive(),
+        handle.hub_alive(), handle.launcher_alive(), (config.hub, config.node),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from pardbg.hub import place
 from pardbg.hub.launched_tasks import Tasks, tasks_of
+from pardbg.hub.run import runs
 
 TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
 OPEN_MPI = {
@@ -102,3 +103,15 @@ def test_tasks_of_several_hosts_meet_on_theirs_unless_a_folder_is_shared(tmp_pat
     found = place.find_place(None, None, None, None, [], env, said.append)
     assert found is not None and (found.node, found.nnodes) == (0, 16)
     assert len(said) == 1
+
+
+def test_a_host_lists_a_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks 0 and 1 of a run; node 2 of one whose hub is elsewhere; one of a single node."""
+    places = {"a": ("tcp://h:1", 0), "b": ("tcp://h:1", 1), "c": ("tcp://i:1", 2), "d": ("", 0)}
+    made = {
+        Path(name): runs.Run(name, name, Path(name), (), Path("s"), 0, True, True, at)
+        for name, at in places.items()
+    }
+    monkeypatch.setattr(runs, "_run_dirs", lambda: list(made))
+    monkeypatch.setattr(runs, "_look", made.get)
+    assert [run.run for run in runs.list_runs()] == ["a", "c", "d"]
