@@ -21,6 +21,7 @@ from pardbg.analysis.answers.metrics import METRICS, Number, Scope, Unit, free_s
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.base.run import run_info
+from pardbg.analysis.base.times import times
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import SEVERITIES, Severity
 from pardbg.analysis.pipeline.values import CAUSES
@@ -86,6 +87,9 @@ class Diff:
     findings: tuple[FindingRow, ...]
     notes: tuple[str, ...]
     """Reasons why the comparison is limited: other schedule, other number of ranks …"""
+
+
+_CLOCKS: Final = {"": "a host that computes", "host": "launches on a host", "device": "devices"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +306,11 @@ def _notes(a: Scope, b: Scope) -> list[str]:
     ranks = [len(scope.view.ranks) for scope in (a, b)]
     if ranks[0] != ranks[1]:
         notes.append(f"{ranks[0]} ranks beside {ranks[1]}: figures per rank are not the same work")
+    clocks = [_CLOCKS[times(scope.view)] for scope in (a, b)]
+    if clocks[0] != clocks[1]:
+        notes.append(
+            f"times of {clocks[0]} beside {clocks[1]}: their clocks differ"
+        )
     schedules = [
         ", ".join(sorted({plan.schedule for plan in scope.view.store.plans.values()}))
         for scope in (a, b)

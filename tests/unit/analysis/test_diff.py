@@ -10,6 +10,7 @@ import numpy as np
 from pardbg.analysis.answers.diff import as_dict, diff, interval
 from pardbg.render.reports.verdicts import diff_text
 from pardbg.store.store import Store
+from pardbg_agent import wire
 from tests.unit.trace_builder import Trace
 
 
@@ -85,6 +86,19 @@ def test_what_only_one_run_has_and_what_makes_it_lame() -> None:
     found = diff(noisy_run(1), other.store())
     assert {r.name: r.outcome for r in found.rows}["world/all_reduce skew"] == "only a"
     assert found.notes == ("2 ranks beside 3: figures per rank are not the same work",)
+
+
+def test_two_clocks_are_told() -> None:
+    """The hosts of the second run only launch."""
+    runs = []
+    for device in ("cpu", "cuda"):
+        trace = Trace(1)
+        for proc in trace.ranks:
+            proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device=device)
+            for step in range(9):
+                proc.step(step, step * 20, step * 20 + 20)
+        runs.append(trace.store())
+    assert [len(diff(runs[0], other).notes) for other in runs] == [0, 1]
 
 
 def test_words_and_json() -> None:
