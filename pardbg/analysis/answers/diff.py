@@ -308,9 +308,7 @@ def _notes(a: Scope, b: Scope) -> list[str]:
         notes.append(f"{ranks[0]} ranks beside {ranks[1]}: figures per rank are not the same work")
     clocks = [_CLOCKS[times(scope.view)] for scope in (a, b)]
     if clocks[0] != clocks[1]:
-        notes.append(
-            f"times of {clocks[0]} beside {clocks[1]}: their clocks differ"
-        )
+        notes.append(f"times of {clocks[0]} beside {clocks[1]}: their clocks differ")
     schedules = [
         ", ".join(sorted({plan.schedule for plan in scope.view.store.plans.values()}))
         for scope in (a, b)
