@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers.hang import rank_stacks
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.asof import View
 from pardbg.session.reader import load
 from tests.distributed.owned import PARDBG
 from tests.distributed.programs import crashes
@@ -47,6 +49,8 @@ def test_the_place_of_a_crash_is_told(
     (process,) = store.rank_procs(None).values()
     assert bool(process.crashes) == told
     assert all(one.beside == (how == "elsewhere") for one in process.crashes)
+    stacks = [[frame[2] for frame in one.frames] for one in rank_stacks(View(store, None))]
+    assert [function in stack for stack in stacks] == [True] * told
     found = [one for one in snapshot(store, None).findings if one.kind == "rank-lost"]
     assert [one.where and one.where.rpartition(" in ")[2] for one in found] == [function] * bool(
         code

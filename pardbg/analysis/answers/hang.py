@@ -39,7 +39,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """Stack of a rank's main thread at a standstill, or where an exception ended it."""
+    """Stack of a rank's main thread at a standstill, or where an exception or a crash ended it."""
 
     rank: int
     t_ns: int
@@ -131,7 +131,8 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """Return each rank's newest stack: at a standstill, or of its main thread's exception."""
+    """Return each rank's newest stack: at a standstill, of its main thread's exception, or of its
+    crash in C code."""
     found = {
         rank: RankStack(rank, t_ns, frames, handles)
         for rank, (t_ns, frames, *_, handles) in stall_stacks(view).items()
@@ -141,4 +142,6 @@ def rank_stacks(view: View) -> tuple[RankStack, ...]:
         for raised in view.fatal(process):
             if raised.frames and (rank not in found or found[rank].t_ns <= raised.t_ns):
                 found[rank] = RankStack(rank, raised.t_ns, raised.origin)
+        if process.crashes and (end := view.proc_end(process)) is not None:
+            found[rank] = RankStack(rank, end[0], process.crashes[0].frames)
     return tuple(found[rank] for rank in sorted(found))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from pardbg.analysis.answers.hang import RankStack, rank_stacks
 from pardbg.analysis.answers.ranks import RankNow, agent_overhead, rank_rows
 from pardbg.analysis.answers.report_pipeline import (
     Bandwidth,
@@ -85,6 +86,8 @@ class Report:
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
     findings: tuple[Finding, ...]
+    stacks: tuple[RankStack, ...] = ()
+    """Stacks of the culprits of errors and warnings, as known."""
     devices: tuple[DeviceNews, ...] = ()
     """Newest readings of the devices (NVML)."""
     parts: tuple[Part, ...] = ()
@@ -99,6 +102,8 @@ def report(store: Store) -> Report:
     rows = collectives(view, MAX_OPS)  # matched once: fewer are its tail
     pipeline = pipeline_view(view)
     parts, procs = store.parts(), {process.proc for process in view.ranks.values()}
+    found = findings(view)
+    culprits = {rank for one in found if one.severity != "info" for rank in one.culprits}
     return Report(
         run=run_info(view),
         live=store.live,
@@ -118,7 +123,8 @@ def report(store: Store) -> Report:
         p2p=p2p_rows(view, MAX_OPS),
         traffic=traffic_view(view),
         memory=memory_rows(view),
-        findings=findings(view),
+        findings=found,
+        stacks=tuple(stack for stack in rank_stacks(view) if stack.rank in culprits),
         devices=tuple(news for _, (_, news) in sorted(readings(view).items())),
         parts=parts,
         part=next((part.number for part in parts if part.procs == procs), None),

@@ -15,6 +15,7 @@ from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
+from pardbg.render.draw.cells import clean
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_SHORT
@@ -50,6 +51,8 @@ MAX_RANKS: Final = 32
 """Maximum rows per table; a note tells that there are more."""
 MAX_OPS: Final = 16
 MAX_FINDINGS: Final = 12
+MAX_STACKS: Final = 3
+MAX_FRAMES: Final = 16
 HOST_TIMES: Final = (
     "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
     "or straggler follows from them. (A device is timed at level full, if the hooks find timing\n"
@@ -61,8 +64,8 @@ PYTHON_HOOKS: Final = "Ops were recorded in Python, which costs more (pardbg nat
 def text(report: Report) -> str:
     """Return the report as text for a terminal."""
     sections = (
-        _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
-        _steps(report), _collectives(report), _p2p(report), _memory(report),
+        _run(report), _findings(report), _stacks(report), _parts(report), _ranks(report),
+        _pipeline(report), _steps(report), _collectives(report), _p2p(report), _memory(report),
         _devices(report), _nccl(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -129,6 +132,17 @@ def _findings(report: Report) -> list[str]:
         place = f" Place: {where}." if where and where not in text else ""
         lines += _wrapped(f"{mark} {text}{place} {finding.advice}".rstrip(), "  ")
     return _titled("Findings", lines + _more(found, "finding", MAX_FINDINGS))
+
+
+def _stacks(report: Report) -> list[str]:
+    """Return where the culprits stood or ended, as Python prints it."""
+    lines: list[str] = []
+    for stack in report.stacks[:MAX_STACKS]:
+        own = [frame for frame in stack.frames if not frame[0].startswith("<frozen")]  # its start
+        cut = ["  …"] if len(own) > MAX_FRAMES else []
+        frames = [f'  File "{f}", line {row}, in {name}' for f, row, name in own[-MAX_FRAMES:]]
+        lines += [f"rank {stack.rank} (innermost last):", *cut, *map(clean, frames)]
+    return _titled("Stacks", lines) if lines else []
 
 
 def _parts(report: Report) -> list[str]:

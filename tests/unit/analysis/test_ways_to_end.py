@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.hang import rank_stacks
+from pardbg.analysis.answers.report import report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
+from pardbg.render.reports.text import text
 from pardbg_agent import wire
 from tests.unit.analysis.test_ends import (
     CLOSED,
@@ -253,3 +255,19 @@ def test_no_load_prolongs_the_timeout_of_an_op(
     raises(trace.ranks[0], t + 20, error)
     trace.ranks[2].phase("forward", 1, t + 2000)
     assert [(f.kind, f.culprits) for f in said(trace).values()] == [(kind, culprits)]
+
+
+def test_the_report_has_the_stack_of_who_is_at_fault() -> None:
+    """Rank 2 crashed in C code; the others were told to end."""
+    trace = three(waiting=())
+    frames = [["/job/train.py", 40, "main"], ["/job/k.py", 7, "fused"]]
+    trace.ranks[2].define(wire.DefKind.CRASH, frames=frames, main=False)
+    ends(trace, trace.ranks[2], 40, "killed", -11)
+    for rank in (0, 1):
+        ends(trace, trace.ranks[rank], 50, "killed", -15)
+    trace.end(60, code=1)
+    found = report(trace.store())
+    (lost,) = (one for one in found.findings if one.severity == "error")
+    assert (lost.kind, lost.culprits, lost.where) == ("rank-lost", (2,), "k.py:7 in fused")
+    assert [one.rank for one in found.stacks] == [2]
+    assert '  File "/job/k.py", line 7, in fused' in text(found).splitlines()
