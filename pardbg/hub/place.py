@@ -33,7 +33,10 @@ _NODES: Final = (
     "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
     "PMI_SIZE", "WORLD_SIZE",
 )  # fmt: skip
-_JOB: Final = ("SLURM_JOB_ID", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
+_JOB: Final = (
+    "SLURM_JOB_ID", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID",
+    "PMIX_NAMESPACE",
+)  # fmt: skip
 
 
 def find_place(

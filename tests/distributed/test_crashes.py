@@ -34,6 +34,7 @@ def ended(argv: list[str], port: int) -> tuple[int, list[str]]:
         ("here", -11, "crash", True),
         ("elsewhere", -6, "abort_elsewhere", True),
         ("told", -11, "crash", False),
+        ("forked", 11, "crash", True),  # the parent's exit code; its child was the rank
         ("child", 0, "", False),
     ],
 )

@@ -25,11 +25,13 @@ def abort_elsewhere() -> None:
 
 
 def main(how: str) -> None:
+    if how == "forked" and (child := os.fork()):
+        sys.exit(os.waitpid(child, 0)[1] & 0x7F)
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(1))
     if how == "told":
         faulthandler.enable()
-    if how in ("here", "told"):
+    if how in ("here", "told", "forked"):
         crash()
     if how == "elsewhere":
         abort_elsewhere()
