@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_store
+from pardbg.analysis.base.times import times
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.speed_kinds import HostOverloaded
 from pardbg.analysis.findings.speed.windows import Window, scheduled, window
@@ -34,7 +35,8 @@ def overloaded_hosts(view: View) -> Iterator[Candidate]:
         share = median(stood) / looked_at.step_ns if stood and looked_at is not None else 0.0
         if load >= OVERLOADED or share >= READY_SHARE:
             cores = max(fields.integer(view.ranks[r].facts, "cpus", 0) for r in ranks)
-            facts = HostOverloaded(host, len(ranks), cores, load, round(share, 3))
+            timed = times(view) == "device"
+            facts = HostOverloaded(host, len(ranks), cores, load, round(share, 3), timed)
             yield Candidate(kind="host-overloaded", ranks=tuple(ranks), t_ns=view.t_ns, facts=facts)
 
 

@@ -365,7 +365,7 @@ def _speed() -> list[Candidate]:
         one("slow-link", speed.SlowGroup("all_reduce", 1e6, 30 * MS, 5 * MS, 3), (1, 2, 3)),
         one("slow-link", speed.SlowLink(1, 2, 1000, 10 * MS, MS), (1, 2), (1, 2)),
         one("host-overloaded", speed.HostOverloaded("n0", 4, 2, 10.0, 0.0), (0, 1, 2, 3)),
-        one("host-overloaded", speed.HostOverloaded("n0", 1, 0, 0.0, 0.12), (0,)),
+        one("host-overloaded", speed.HostOverloaded("n0", 1, 0, 0.0, 0.12, True), (0,)),
     ]  # fmt: skip
 
 
