@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -24,8 +24,9 @@ LATE_NS: Final = 200_000_000
 GENERIC: Final = "a line"
 GIVEN: Final = "--loss-pattern"
 _NUMBER: Final = r"(?P<loss>-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|-?inf|nan)\b"
+_LOSS: Final = r"\b(?:(?:train|training|lm)[ _/]?)?loss\b\W{1,3}NUMBER"
 _PATTERNS: Final = tuple(
-    (name, re.compile(text.replace("NUMBER", _NUMBER), re.IGNORECASE))
+    (name, re.compile(text.replace("LOSS", _LOSS).replace("NUMBER", _NUMBER), re.IGNORECASE))
     for name, text in (
         ("Megatron", r"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*\blm loss: NUMBER"),
         ("nanotron", r"\biteration: (?P<step>\d+) / \d+ \|.*\blm_loss: NUMBER"),
@@ -39,9 +40,12 @@ _PATTERNS: Final = tuple(
         ("Lightning", r"^Epoch (?P<epoch>\d+): .* (?P<step>\d+)/(?P<of>\d+) \[.*"
                       r"\b(?:train_)?loss(?:_step)?=NUMBER"),
         # No letter of the prefix may match in two ways: else a line may take minutes.
-        (GENERIC, r"^(?:[^\w\[]|\d|\[[^\]]*\])*\[?(?:INFO\b\W*)?(?:step|iter|iteration)\b"
-                  r"\W*(?P<step>\d+)\b"
-                  r"[^a-z]*\b(?:(?:train|training|lm)[ _/]?)?loss\b\W{1,3}NUMBER"),
+        (GENERIC, r"^(?:[^\w\[]|\d|\[[^\]]*\])*\[?(?:INFO\b\W*)?(?:rank\W*\d+\b\W*)?"
+                  r"(?:epoch\b\W*\d+\b(?:[^\w/]*/[^\w/]*\d+\b)?\W*)?"
+                  r"(?:step|iter|iteration|batch)\b\W*(?P<step>\d+)\b[^a-z]*LOSS"),
+        # torch's tutorials: [1,  2000] loss: 2.2; Train Epoch: 1 [640/60000 (1%)]  Loss: 2.3
+        (GENERIC, r"^[^\w\[]*\[\s*(?:\d+\s*,\s*)?(?P<step>\d+)\s*(?:/\s*\d+\s*)?\]\W*LOSS"),
+        (GENERIC, r"^(?:train epoch\W*\d+\W*\[[^\]]*\]\W*)?LOSS"),
     )
 )  # fmt: skip
 """(source of such lines, its pattern); the first match counts"""
@@ -154,7 +158,7 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
     """Return step -> loss for lines with a step number. Programs count from 0, from 1 or from where
     they resumed; a line comes after its step has begun, so the earliest line gives the offset."""
     numbers = [number for _, number, _ in lines if number is not None]
-    if len(numbers) != len(lines) or not begins:
+    if len(numbers) != len(lines) or not begins or _restarts(numbers):
         return {}
     steps = _at(begins, [t_ns for t_ns, _, _ in lines])
     first = begins[0][1]
@@ -168,9 +172,17 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
     return {step: fmean(losses) for step, losses in found.items()}
 
 
+def _restarts(numbers: Sequence[int]) -> bool:
+    """Return whether numbers begin anew, as in each epoch; lines of several ranks may be mixed."""
+    drops = zip(numbers, accumulate(numbers, max), strict=True)
+    return any(most > max(2 * number, number + 2) for number, most in drops)
+
+
 def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int, float]:
-    """Return step -> loss for lines without a step number: one line per step, or by time."""
-    if not begins or any(number is not None for _, number, _ in lines):
+    """Return step -> loss for lines without a step's number in the run: one line per step, or by
+    time."""
+    numbers = [number for _, number, _ in lines if number is not None]
+    if not begins or (numbers and not _restarts(numbers)):
         return {}
     lines = _once(lines, ended)
     losses = [loss for _, _, loss in lines]

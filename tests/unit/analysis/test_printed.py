@@ -71,6 +71,13 @@ def test_a_resumed_job_counts_from_there_and_may_log_every_other_step() -> None:
         ("2026-01-01 10:00:00,123 INFO step {}/40 | lm loss: {} | lr: 1", "printed"),
         ("[10:00:00] [rank0] INFO: step {} train_loss={}", "printed"),
         ("iter {}: loss {}, time 5.00ms", "printed"),
+        ("epoch 0 step {} loss {}", "printed"),
+        ("Epoch [1/5], Step [{}/100], Loss: {}", "printed"),
+        ("Rank 0, Epoch 3 | Batch {}/40 | Loss: {}", "printed"),
+        ("[{}/40] loss={}", "printed"),
+        ("[1, {:5}] loss: {}", "printed"),
+        ("Train Epoch: 1 [{}00/60000 (1%)]\tLoss: {}", "printed"),
+        ("rank 1 step {} loss {}", "printed"),
     ],
 )  # fmt: skip
 def test_lines_of_frameworks(text: str, source: str) -> None:
@@ -133,6 +140,15 @@ def test_of_long_steps_the_time_says_whose_a_line_is() -> None:
     text = "{{'loss': '{}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
     lines = [(550.0, text.format(3.5)), (1150.0, text.format(2.5))]  # steps of 300 ms
     assert shown(lines, ms=300) == ("printed by Transformers", ((1, 3.5), (3, 2.5)))
+
+
+def test_numbers_that_begin_anew_in_each_epoch_are_no_steps_of_the_run() -> None:
+    """Two epochs of six steps, a line each; then one every second step of 300 ms."""
+    text = "Epoch [{}/2], Step [{}/6], Loss: {}"
+    lines = [(10 * s + 9.5, text.format(s // 6, s % 6 + 1, 12.0 - s)) for s in range(12)]
+    assert shown(lines, steps=12)[1] == tuple((s, 12.0 - s) for s in range(12))
+    lines = [(300 * s + 299, text.format(s // 6, s % 6 + 1, 12.0 - s)) for s in range(1, 12, 2)]
+    assert shown(lines, steps=12, ms=300)[1] == tuple((s, 12.0 - s) for s in range(1, 12, 2))
 
 
 def test_microbatches_are_no_steps() -> None:
