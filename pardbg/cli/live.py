@@ -188,8 +188,9 @@ def _start(
     place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     tasks, recorded = tasks_of(os.environ), place.nnodes if place is not None else 1
-    if output is not None and tasks is not None and tasks.total > recorded:
-        output = tasks.beside(output, alone=place is None and tasks.here > 1)
+    if output is not None and tasks is not None:
+        alone = place is None and tasks.here > 1
+        output = tasks.file(output, tasks.total > recorded, alone, os.environ)
     # Elsewhere a name alone: nothing is made there.
     session = default_session_path(name) if elsewhere else session_target(output, name, how.force)
     doors = _doors(how.metrics, elsewhere)

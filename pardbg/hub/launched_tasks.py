@@ -28,6 +28,8 @@ _LAUNCHERS: Final = (
 """Variables of torchrun, Open MPI, MPICH and Slurm, the innermost first: a task's number in the
 job, the number of tasks, and both for this host."""
 
+_LIFE: Final = "TORCHELASTIC_RESTART_COUNT"
+
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
@@ -47,11 +49,13 @@ class Tasks:
         """Return whether other hosts have tasks, too."""
         return self.total > self.here
 
-    def beside(self, output: Path, alone: bool) -> Path:
-        """Return the file for this host's recording, or with ``alone`` this task's, as other hosts
-        or tasks record beside it."""
-        host = socket.gethostname().partition(".")[0]
-        return output.with_stem(f"{output.stem}.{host}" + f".{self.local}" * alone)
+    def file(self, output: Path, beside: bool, alone: bool, env: Mapping[str, str]) -> Path:
+        """Return the file to record to: this host's if others record ``beside`` it, with ``alone``
+        this task's; and this life's, as torchrun starts its tasks again."""
+        host, life = socket.gethostname().partition(".")[0], whole(env.get(_LIFE, "")) or 0
+        own = [str(self.local)] if alone else []
+        parts = [output.stem, *([host, *own] if beside else []), *([f"life{life}"] if life else [])]
+        return output.with_stem(".".join(parts))
 
     def meeting_file(self) -> Path:
         """Return the file by which the tasks of one launcher on this host meet, and remove those of

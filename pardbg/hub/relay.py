@@ -27,7 +27,13 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
-from pardbg.hub.run.run_files import Recorded, has_ended, write_hub, write_recorded
+from pardbg.hub.run.run_files import (
+    Recorded,
+    first_code,
+    has_ended,
+    write_hub,
+    write_recorded,
+)  # fmt: skip
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
 from pardbg.hub.serve.state_feed import RowNews, longest_wait_ns
@@ -312,6 +318,9 @@ class Relay:
             return
         rows = self._rings.rows(now)
         if self._news.take(rows, now, longest_wait_ns(rows, now)):
+            for proc in [one for one, (_, code) in self._gone.items() if code is None]:
+                code = first_code(config.dir, self._rings.mapped[proc].pid)  # reaped at once
+                self._gone[proc] = (self._gone[proc][0], code)
             self._news.force = not self._up.send(ctrl.Rows(
                 ctrl.VERSION, config.node, config.host, config.run, self._up.num_links, rows,
                 self._gone, self.over,

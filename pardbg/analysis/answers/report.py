@@ -43,11 +43,15 @@ from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
 from pardbg.events.device_facts import DeviceNews
+from pardbg.store.intake import ISSUE_COLLECTIVE, ISSUE_P2P
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
 MAX_OPS: Final = 10_000
 """Maximum number of newest ops that a report lists; ``traffic`` sums the whole run."""
+_ACTIVITY: Final = ("step", "phase", "action", ISSUE_COLLECTIVE, ISSUE_P2P)
+_MOVED_NS: Final = 1_000_000_000
+"""Time, ns, by which a rank's newest record may follow on its last stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +128,19 @@ def report(store: Store) -> Report:
         traffic=traffic_view(view),
         memory=memory_rows(view),
         findings=found,
-        stacks=tuple(stack for stack in rank_stacks(view) if stack.rank in culprits),
+        stacks=tuple(
+            one for one in rank_stacks(view) if one.rank in culprits and _is_last(view, one)
+        ),
         devices=tuple(news for _, (_, news) in sorted(readings(view).items())),
         parts=parts,
         part=next((part.number for part in parts if part.procs == procs), None),
     )
+
+
+def _is_last(view: View, stack: RankStack) -> bool:
+    """Return whether the rank has done nothing since its stack was taken."""
+    done_ns = view.newest_ns(view.ranks[stack.rank], _ACTIVITY)
+    return stack.t_ns >= done_ns - _MOVED_NS
 
 
 def _totals(view: View, row: RankNow) -> RankTotals:

@@ -115,6 +115,15 @@ def read_end(run_dir: Path) -> JobEnd | None:
     return JobEnd(**{**known, "told": tuple((at, number) for at, number in known.get("told", ()))})
 
 
+def first_code(run_dir: Path, pid: int) -> int | None:
+    """Return the exit code (< 0: a signal) of the job's first process, if that is ``pid`` and has
+    ended; None: it is not, or the code is not known."""
+    job, end = read_job(run_dir), read_end(run_dir)
+    if job is None or job.pid != pid or end is None:
+        return None
+    return -end.signal if end.signal else end.code
+
+
 def write_end(run_dir: Path, end: JobEnd) -> None:
     """Write the job's end. Raises OSError."""
     files.write_json(run_dir / files.EXIT_FILE, asdict(end))

@@ -271,3 +271,20 @@ def test_the_report_has_the_stack_of_who_is_at_fault() -> None:
     assert (lost.kind, lost.culprits, lost.where) == ("rank-lost", (2,), "k.py:7 in fused")
     assert [one.rank for one in found.stacks] == [2]
     assert '  File "/job/k.py", line 7, in fused' in text(found).splitlines()
+
+
+def test_a_stack_from_before_the_ranks_last_deeds_is_not_in_the_report() -> None:
+    """Rank 1 stood at 4 s, went on, and left with exit code 3 at 21 s."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.phase("forward", 0, 1)
+    trace.flush()
+    stall(trace, 4000, r0=WAITING, r1=FRAMES)
+    for proc in trace.ranks:
+        proc.phase("forward", 20_000, 20_900)
+    trace.flush()
+    ends(trace, trace.ranks[1], 21_000, "exit", 3)
+    trace.end(21_500, code=1)
+    made = report(trace.store())
+    assert [one.culprits for one in made.findings if one.kind == "rank-exited"] == [(1,)]
+    assert made.stacks == ()

@@ -58,8 +58,13 @@ def test_a_task_knows_its_place(
 def test_recordings_side_by_side_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "n7.cluster")
     tasks = Tasks(5, 8, 1, 4, "X")
-    assert tasks.beside(Path("/a/s.mcap"), alone=False) == Path("/a/s.n7.mcap")
-    assert tasks.beside(Path("/a/s.mcap"), alone=True) == Path("/a/s.n7.1.mcap")
+    again = {"TORCHELASTIC_RESTART_COUNT": "2"}
+    for beside, alone, env, name in (
+        (False, False, {}, "s.mcap"), (True, False, {}, "s.n7.mcap"),
+        (True, True, {}, "s.n7.1.mcap"),
+        (False, False, again, "s.life2.mcap"), (True, True, again, "s.n7.1.life2.mcap"),
+    ):  # fmt: skip
+        assert tasks.file(Path("/a/s.mcap"), beside, alone, env) == Path("/a", name)
 
 
 def test_tasks_meet_by_their_launcher_also_below_a_script() -> None:
