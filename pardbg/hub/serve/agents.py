@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +46,8 @@ class Agents:
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
         """Process -> reason of its end: exit, killed or lost."""
+        self.first_code: Callable[[int], int | None] = lambda pid: None
+        """Exit code of the job's first process, if that is ``pid``: it is reaped at once."""
         self.questions = Questions()
         self.boards = boards
         self._hub_id, self._boot_id = hub_id, boot_id
@@ -275,7 +277,8 @@ class Agents:
         ring = self._rings.mapped[proc]
         rescued = self._rings.rescue(proc, self._head(proc))
         outlives = not ring.dead_ns and start_time(ring.pid) == ring.started != ""
-        self._take_rest(proc, rescued, ring.dead_ns or now, ring.code, outlives)
+        code = self.first_code(ring.pid) if ring.code is None else ring.code
+        self._take_rest(proc, rescued, ring.dead_ns or now, code, outlives)
         self._taken.append(proc)
 
     def _forget_taken(self) -> None:

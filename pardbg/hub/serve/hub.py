@@ -28,7 +28,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
-from pardbg.hub.run.run_files import Recorded, read_end, write_recorded
+from pardbg.hub.run.run_files import Recorded, first_code, read_end, write_recorded
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
@@ -159,6 +159,7 @@ class Hub:
             self._rings, self._machine, self._where,
             Boards(self.config.ring_dir, self.config.run),
         )  # fmt: skip
+        self._agents.first_code = partial(first_code, self.config.dir)
         self._agents.ended = dict(self._resumed.ended)
         for proc in self._agents.ended:
             self._definitions.ended(proc)

@@ -14,6 +14,14 @@ import pytest
 from pardbg.hub import place
 from pardbg.hub.launched_tasks import Tasks, tasks_of
 from pardbg.hub.run import runs
+from pardbg.hub.run.run_files import (
+    JobEnd,
+    Launch,
+    Process,
+    first_code,
+    write_end,
+    write_launch,
+)  # fmt: skip
 
 TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
 OPEN_MPI = {
@@ -120,3 +128,11 @@ def test_a_host_lists_a_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_run_dirs", lambda: list(made))
     monkeypatch.setattr(runs, "_look", made.get)
     assert [run.run for run in runs.list_runs()] == ["a", "c", "d"]
+
+
+def test_the_code_of_a_first_process_is_the_jobs(tmp_path: Path) -> None:
+    write_launch(tmp_path, Launch(job=Process(7, "1")))
+    assert first_code(tmp_path, 7) is None  # it runs
+    for end, code in ((JobEnd(3), 3), (JobEnd(137, 9), -9), (JobEnd(0), 0)):
+        write_end(tmp_path, end)
+        assert (first_code(tmp_path, 7), first_code(tmp_path, 8)) == (code, None)
