@@ -42,15 +42,14 @@ class HostOverloaded(Note):
     """Threads per core that run or are ready to; 0: not known."""
     share: float
     """Share of the time for which the host's ranks wait, runnable, for a core."""
-    on_device: bool = False
-    """Whether the ranks' times are their devices'."""
+    times_are_devices: bool = False
 
     def text(self, about: Candidate) -> str:
         ranks = f"{self.num_ranks} rank{'s share' if self.num_ranks > 1 else ' has'}"
         cores = f"{self.cores or 'too few'} core{'' if self.cores == 1 else 's'}"
         load = f", load {self.load * (self.cores or 1):.0f}" if self.load else ""
         ready = f"; ranks wait {percent(self.share, 0)} of the time for one" if self.share else ""
-        whose = "launches and hosts' waits" if self.on_device else "times"
+        whose = "launches and hosts' waits" if self.times_are_devices else "times"
         return f"{ranks} {cores} of host {self.host}{load}{ready}: {whose} are the machine's."
 
 
