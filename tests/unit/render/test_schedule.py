@@ -10,9 +10,9 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.snapshot import snapshot as snapshot_at
 from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan, schedule_detail
 from pardbg.analysis.pipeline.in_flight import in_flight_curve
-from pardbg.analysis.pipeline.values import ActionSpan, Idle, PipelineRank
+from pardbg.analysis.pipeline.values import ActionSpan, Cause, Idle, PipelineRank
 from pardbg.render.draw.axis import Axis, gaps, nice_step, ruler
-from pardbg.render.draw.cells import plain
+from pardbg.render.draw.cells import line_width, plain
 from pardbg.render.pages.pipeline.ledger import explain, figures
 from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
 from pardbg.render.pages.pipeline.schedule import (
@@ -20,6 +20,7 @@ from pardbg.render.pages.pipeline.schedule import (
     even,
     label,
     launch_row,
+    legend,
     plan_row,
     seen_row,
     short_next,
@@ -55,6 +56,25 @@ def test_an_idle_stretch_names_what_it_waits_for_where_that_fits() -> None:
 )
 def test_labels_shorten(cells: int, many: bool, text: str) -> None:
     assert label(4, "F", 5, cells, many) == text
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (95, ["warm-up", "dependency", "communication", "host", "cool-down"]),
+        (94, ["warm", "dep", "comm", "host", "cool"]),
+        (71, ["warm", "dep", "comm", "host", "cool"]),
+        (70, ["warm", "dep", "comm", "host"]),
+    ],
+)
+def test_the_legend_names_each_cause_of_idle_time_that_fits(cells: int, words: list[str]) -> None:
+    """The two kinds of actions take 21 cells; idle time 8 + 66 in whole words, 8 + 42 in short."""
+    causes: list[Cause] = ["warmup", "dependency", "communication", "host", "cooldown"]
+    drawn = legend(["F", "B"], cells, causes)
+    signs = [at for at, run in enumerate(drawn) if run.style.startswith("idle.")]
+    assert [drawn[at].text for at in signs] == ["··", "░░", "~~", "╱╱", "˙˙"][: len(words)]
+    assert [drawn[at + 1].text.strip() for at in signs] == words
+    assert line_width(drawn) <= cells
 
 
 def test_next_actions_are_short() -> None:

@@ -17,7 +17,7 @@ from pardbg.analysis.pipeline.implied import Planned
 from pardbg.analysis.pipeline.values import ActionSpan, Cause, PipelineRank
 from pardbg.render.draw.axis import BREAK, Axis, mark_breaks
 from pardbg.render.draw.bars import LEVELS
-from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, line_width
 
 CAUSE_CHAR: dict[Cause, str] = {
     "warmup": "·", "dependency": "░", "communication": "~", "host": "╱",
@@ -279,31 +279,25 @@ def legend(
     kinds: Sequence[str], cells: int, causes: Sequence[Cause], paired: bool = False,
     many_stages: bool = False, launches: bool = False, breaks: bool = False,
 ) -> Line:  # fmt: skip
-    """Return the meaning of letters and shadings, as far as they fit."""
-    parts: list[Segment] = []
-    for kind in kinds:
-        parts += [Segment(kind, f"plan.{kind}"), Segment(f" {KIND_WORD.get(kind, kind)}  ", "dim")]
-    if many_stages:
-        parts += [Segment("f", "plan.F"), Segment(" later stage  ", "dim")]
-    if paired:
-        parts += [Segment(PAIRED * 2, "plan.F"), Segment(" planned to overlap  ", "dim")]
-    if launches:
-        parts += [Segment(LAUNCH * 2, "plan.F"), Segment(" launch  ", "dim")]
-    if breaks:
-        parts += [Segment(BREAK * 2, "gap"), Segment(" time left out  ", "dim")]
-    parts.append(Segment(IDLE, "dim"))
-    for cause in causes:
-        parts += [
-            Segment(CAUSE_CHAR[cause] * 2, f"idle.{cause}"),
-            Segment(f" {CAUSE_WORD[cause]}  ", "dim"),
-        ]
-    kept: list[Segment] = []
-    used = 0
-    for mark, word in zip(parts, [*parts[1:], Segment("")], strict=True):
-        if used + len(mark.text) + len(word.text.rstrip()) > cells:
+    """Return the meaning of letters and shadings, as far as they fit: of idle time in the ledger's
+    short words, unless the whole words of all fit; never a sign without its word."""
+    signs = [(kind, f"plan.{kind}", KIND_WORD.get(kind, kind)) for kind in kinds]
+    signs += [("f", "plan.F", "later stage")] if many_stages else []
+    signs += [(PAIRED * 2, "plan.F", "planned to overlap")] if paired else []
+    signs += [(LAUNCH * 2, "plan.F", "launch")] if launches else []
+    signs += [(BREAK * 2, "gap", "time left out")] if breaks else []
+    for named in (CAUSE_WORD, CAUSE_SHORT):
+        idle = [(CAUSE_CHAR[cause] * 2, f"idle.{cause}", named[cause]) for cause in causes]
+        entries = [
+            line(Segment("  " * (at > 0) + IDLE * (at == len(signs)), "dim"),
+                 Segment(sign, style), Segment(f" {word}", "dim"))
+            for at, (sign, style, word) in enumerate((*signs, *idle))
+        ]  # fmt: skip
+        if sum(map(line_width, entries)) <= cells:
             break
-        kept.append(mark)
-        used += len(mark.text)
-    if kept and kept[-1].text == IDLE:
-        del kept[-1]
-    return line(*kept)
+    kept: list[Segment] = []
+    for entry in entries:
+        if line_width((*kept, *entry)) > cells:
+            break
+        kept += entry
+    return tuple(kept)
