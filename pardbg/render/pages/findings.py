@@ -438,10 +438,12 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
 
 
 def _place_now(finding: Finding, rank: int, stack: Stack) -> str:
-    own = spots_in_reach(stack)
+    """Return the place in the stack, or, of a culprit, the finding's if that is another line."""
+    own, where = spots_in_reach(stack), clean(finding.where or "")
     place = own[0].text if own else ""
-    if rank in finding.culprits and finding.where and (len(finding.culprits) == 1 or not place):
-        return clean(finding.where)
+    other = where and where.partition(" ")[0] != place.partition(" ")[0]
+    if other and rank in finding.culprits and (len(finding.culprits) == 1 or not place):
+        return where
     return place
 
 

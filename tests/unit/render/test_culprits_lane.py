@@ -115,6 +115,18 @@ def test_who_came_when_as_far_as_their_clocks_tell(error_ns: int, second: str) -
     assert "not yet" in came[2] and "not yet" in came[3]
 
 
+def test_the_culprits_place_is_written_as_the_others() -> None:
+    """Rank 2's place is the longest: two words, as the others', leave the ops their numbers."""
+    store = load(SESSIONS / "fault-unpaired-recv.mcap")
+    made = snapshot(store, store.begin_ns + int(10.06 * S))
+    window = Window(made.t_ns - 3 * S, made.t_ns)
+    found = lanes(store, window.t0_ns, window.t1_ns, 120)
+    rows = [plain(row) for row in findings(made, 120, 36, 0, Around(found, window)).body]
+    table = [" ".join(row.partition("◷")[2].split()[:5]) for row in rows if "◷" in row]
+    waiting = "all_reduce default #21 planted.py:75 report_mean"
+    assert table == [waiting, waiting, "recv from 3 unpaired_recv.py:37 train", waiting]
+
+
 def test_a_rank_that_has_ended_never_came() -> None:
     store = load(SESSIONS / "fault-missing-rank.mcap")
     made = snapshot(store, None)
