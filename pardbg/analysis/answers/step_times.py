@@ -23,7 +23,7 @@ from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
-from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.pipelines import Layout, layouts, spans
 from pardbg.analysis.pipeline.values import PipelineStep
 from pardbg.store.process import Process
 
@@ -46,10 +46,12 @@ def unheld_step_ns(view: View, rank: int, step: int, t0_ns: int, t1_ns: int) -> 
     pipeline = pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
     if pipeline is None or not pipeline.held_ns or not pipeline.complete:
         return unheld_ns(view, rank, t0_ns, t1_ns)
-    begin, end = pipeline.t0_ns, pipeline.t1_ns + pipeline.held_ns
+    real = [span.t1_ns or 0 for span in spans(view, rank, step)]
+    laid = [s.t1_ns or 0 for row in pipeline.ranks if row.rank == rank for s in row.actions]
+    begin, end = pipeline.t0_ns, max(real, default=pipeline.t1_ns + pipeline.held_ns)
     before, after = (t0_ns, min(begin, t1_ns)), (max(end, t0_ns), t1_ns)
     around = sum(unheld_ns(view, rank, a, b) for a, b in (before, after) if b > a)
-    return around + pipeline.t1_ns - pipeline.t0_ns
+    return around + max(laid, default=pipeline.t1_ns) - begin
 
 
 def _unheld(

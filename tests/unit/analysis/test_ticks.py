@@ -232,3 +232,18 @@ def test_waiting_for_a_held_rank_is_no_time_of_a_step() -> None:
     assert (unheld_ns(view, 0, ns(0), ns(130)), unheld_ns(view, 1, ns(0), ns(130))) == (
         30 * MS, 30 * MS,
     )  # fmt: skip
+
+
+def test_a_step_that_one_rank_ends_before_another_is_no_longer_for_a_hold() -> None:
+    """Either rank's step lasts 60 ms. Rank 1 begins and ends its own 20 ms before rank 0, which is
+    held for 1 ms while it has nothing to do."""
+    trace = Trace(2)
+    trace.plan("Schedule1F1B", {0: ["0F0", "0B0"], 1: ["1F0", "1B0"]}, 1)
+    r0, r1 = trace.ranks
+    for rank, text, t0 in (r0, "0F0", 10), (r1, "1F0", 20), (r1, "1B0", 30), (r0, "0B0", 50):
+        rank.action(text, t0, t0 + (10 if "F" in text else 20))
+    r1.step(0, -10, 50)
+    r0.held(45, 46)
+    r0.step(0, 10, 70)
+    (row,) = unheld_step_rows(View(trace.flush().store(), None))
+    assert row.duration_ns == 60 * MS
