@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
+from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -36,9 +36,9 @@ def stalls(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
     """Return the intervals within t0..t1 in which the rank was stalled."""
     if not was_held(view, t0_ns, t1_ns):
         return []
-    own = _held(view, rank, t0_ns, t1_ns)
+    own = _stood(view, rank, t0_ns, t1_ns)
     others = [
-        span for other in view.ranks if other != rank for span in _held(view, other, t0_ns, t1_ns)
+        span for other in view.ranks if other != rank for span in _stood(view, other, t0_ns, t1_ns)
     ]
     process = view.ranks.get(rank)
     if process is None or not others:
@@ -61,6 +61,25 @@ def last_hold_end(view: View) -> int:
     """Return the time of the last release, in ns; 0 if no rank was held lately."""
     spans = _recent(view)
     return spans[-1][1] if spans else 0
+
+
+def _stood(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
+    """Return when holds stopped a rank: a device first runs the actions that its host launched
+    before. Whether it then computed or waited outside of actions is not known."""
+    held, process = _held(view, rank, t0_ns, t1_ns), view.ranks.get(rank)
+    if not held or process is None or not process.device_times.seen:
+        return held
+    table, visible = view.rows(process, "reached")
+    found = []
+    for begin, end in held:
+        whole = begin, end + table.longest_ns
+        part = slice(*table.when[:visible].searchsorted(whole).tolist())
+        lane, t0, t1, b = (table.col(name)[part] for name in ("peer", "t0_ns", "t1_ns", "b"))
+        ran = np.flatnonzero((lane == wire.Lane.COMPUTE) & (t1 - b <= begin))
+        found += subtract(
+            [(begin, end)], list(zip(t0[ran].tolist(), t1[ran].tolist(), strict=True))
+        )
+    return found
 
 
 def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:

@@ -15,6 +15,7 @@ from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.analysis.pipeline.ticks.grid import TickGrid, tick_ends, tick_grids, tick_numbers
 from pardbg.session.reader import load
 from pardbg_agent import wire
+from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.trace_builder import MS, Trace, ns
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
@@ -247,3 +248,19 @@ def test_a_step_that_one_rank_ends_before_another_is_no_longer_for_a_hold() -> N
     r0.step(0, 10, 70)
     (row,) = unheld_step_rows(View(trace.flush().store(), None))
     assert row.duration_ns == 60 * MS
+
+
+@pytest.mark.parametrize(("until", "own"), [(131, 71), (70, 40), (40, 40), (20, 20)])
+def test_a_device_ends_what_was_launched_before_a_hold(until: float, own: float) -> None:
+    """F0 is launched at 1 and runs on the device from 3 to 40. The host is held from 5 to 100,
+    then launches B0: the hold costs the device the time from 40 to 100."""
+    trace = Trace(1)
+    (proc,) = trace.ranks
+    for name, issued, t0, t1 in ("F", 1, 3, 40), ("B", 100, 100, 130):
+        common = {"lane": Lane.COMPUTE, "stage": 0, "mb": 0}
+        proc.record(Kind.ACTION, issued, issued + 1, proc.name(name), flags=Flag.DEVICE, **common)
+        proc.record(Kind.DEVICE, t0, t1, proc.name(name), a=(t0 - issued) * MS, **common)
+        if name == "F":
+            proc.held(5, 100)
+    view = View(trace.flush().store(), None)
+    assert unheld_ns(view, 0, ns(0), ns(until)) == own * MS
