@@ -286,7 +286,9 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
     kinds = {a.source for a in parts}
     if len(kinds) != 1 or "" in kinds:  # "": completed at an unknown time
         return None
-    return max(0, max(left) - last_arrival)
+    # No hold makes a transfer longer than from the last arrival to the end, as they really were.
+    real = max(a.completed_ns or 0 for a in parts) - max(a.issued_ns or 0 for a in parts)
+    return max(0, min(max(left) - last_arrival, real))
 
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:

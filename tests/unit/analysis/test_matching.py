@@ -367,6 +367,16 @@ def test_how_late_a_rank_came_is_told_without_its_holds() -> None:
     assert [(a.came_ns, a.left_ns) for a in row.arrivals] == [(ns(1), ns(6)), (ns(4), ns(6))]
 
 
+def test_a_wait_that_nobody_saw_for_a_held_rank_is_no_transfer() -> None:
+    """DDP waits for its ops in C++. Rank 1 is held from 2 to 102, comes at 104; done at 106."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, 106)
+    trace.ranks[1].held(2, 102)
+    trace.ranks[1].collective("world", "all_reduce", 104, 106)
+    row = only(trace)
+    assert (row.skew_ns, row.last_rank, row.transfer_ns) == (3 * MS, 1, 2 * MS)
+
+
 def test_a_rank_that_is_held_is_not_missing() -> None:
     trace = Trace(2)
     trace.ranks[0].collective("world", "all_reduce", 1, None)
