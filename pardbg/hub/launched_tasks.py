@@ -60,7 +60,10 @@ class Tasks:
     def meeting_file(self) -> Path:
         """Return the file by which the tasks of one launcher on this host meet, and remove those of
         launchers that are gone. Raises OSError."""
-        launcher, root = _launcher(self.mark), _root()
+        try:
+            launcher, root = _launcher(self.mark), _root()
+        except psutil.Error as error:
+            raise OSError(str(error)) from None
         for path in root.glob("tasks-*.json"):
             if not psutil.pid_exists(whole(path.name.split("-")[1]) or 0):
                 remove_meeting(path)
@@ -102,7 +105,7 @@ def _here(text: str, node: int) -> int | None:
 
 def _launcher(mark: str) -> psutil.Process:
     """Return the nearest ancestor without the variable; one of another user is no task."""
-    above = psutil.Process().parents()
+    above = psutil.Process().parents() or [psutil.Process()]
     for process in above:
         try:
             if mark not in process.environ():

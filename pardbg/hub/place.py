@@ -79,12 +79,17 @@ def _on_this_host(tasks: Tasks, say: Callable[[str], None]) -> Place | None:
         path = tasks.meeting_file()
         found = (
             _wait_for(path, "node 0", lambda _: None, fresh=True, wait_s=TASKS_S)
-            if tasks.local else _made(path, "127.0.0.1")
+            if tasks.local else _made(path, _loopback())
         )  # fmt: skip
         return Place(str(found["hub"]), tasks.local, tasks.here, found["keys"])
     except (ConfigError, KeyError, OSError) as error:
         say(f"this task is recorded alone: {error}")
         return None
+
+
+def _loopback() -> str:
+    """Return IPv4's loopback address, or where there is none, IPv6's."""
+    return "127.0.0.1" if _is_ours(socket.AF_INET, ("127.0.0.1", 0)) else "[::1]"
 
 
 def _check_host(host: str, node: int, say: Callable[[str], None]) -> None:

@@ -107,7 +107,7 @@ class Endpoints:
 
     def everywhere(self) -> Endpoints:
         """Return the same ports on every address of this host; a loopback address as it is."""
-        if self.host == "127.0.0.1":
+        if self.host in ("127.0.0.1", "::1"):
             return self
         return Endpoints(f"tcp://*:{self.text.rpartition(':')[2]}")
 
