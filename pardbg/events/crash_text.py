@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from pardbg.words import whole
+from pardbg_agent.ctrl.agent_messages import Frame
 
-Frame = tuple[str, int, str]
 CRASHED: Final = "Fatal Python error: "
 """Begin of the text's first line."""
 _FRAME: Final = '  File "'

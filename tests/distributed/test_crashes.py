@@ -51,7 +51,7 @@ def test_the_place_of_a_crash_is_told(
     assert bool(process.crashes) == told
     assert all(one.beside == (how == "elsewhere") for one in process.crashes)
     stacks = [[frame[2] for frame in one.frames] for one in rank_stacks(View(store, None))]
-    assert [function in stack for stack in stacks] == [True] * told
+    assert [function in stack for stack in stacks] == [True] * bool(code)
     found = [one for one in snapshot(store, None).findings if one.kind == "rank-lost"]
     assert [one.where and one.where.rpartition(" in ")[2] for one in found] == [function] * bool(
         code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pardbg.analysis.base.abort_text import crash
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.ends import ends
@@ -142,6 +143,7 @@ def rank_stacks(view: View) -> tuple[RankStack, ...]:
         for raised in view.fatal(process):
             if raised.frames and (rank not in found or found[rank].t_ns <= raised.t_ns):
                 found[rank] = RankStack(rank, raised.t_ns, raised.origin)
-        if process.crashes and (end := view.proc_end(process)) is not None:
-            found[rank] = RankStack(rank, end[0], process.crashes[0].frames)
+        end = view.proc_end(process)
+        if end and end[1] == "killed" and (ended_in := crash(view, rank, end[0])) is not None:
+            found[rank] = RankStack(rank, end[0], ended_in.frames)
     return tuple(found[rank] for rank in sorted(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.events.crash_text import CRASHED, crashed_at
 from pardbg.store.definitions import Crash
 
@@ -41,6 +41,7 @@ def abort_text(view: View, rank: int, t_ns: int) -> str:
     return _cut(found)
 
 
+@per_view
 def crash(view: View, rank: int, t_ns: int) -> Crash | None:
     """Return where a rank was as a signal ended it at ``t_ns``: as its crash file had it, or as
     printed, where the program has Python print crashes; None: neither is known, or several
