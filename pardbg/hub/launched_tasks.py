@@ -44,11 +44,6 @@ class Tasks:
     mark: str
     """Variable that tasks have and their launcher has not."""
 
-    @property
-    def spread(self) -> bool:
-        """Return whether other hosts have tasks, too."""
-        return self.total > self.here
-
     def file(self, output: Path, beside: bool, alone: bool, env: Mapping[str, str]) -> Path:
         """Return the file to record to: this host's if others record ``beside`` it, with ``alone``
         this task's; and this life's, as torchrun starts its tasks again."""

@@ -70,7 +70,7 @@ def find_place(
 def _on_this_host(tasks: Tasks, say: Callable[[str], None]) -> Place | None:
     """Return the place among the tasks on this host, which meet by a file; None: this one is alone.
     The launcher ends the whole job if a task fails, so nothing here raises."""
-    if tasks.spread:
+    if tasks.total > tasks.here:
         say(f"each host records its own tasks; for one recording of all {tasks.total} set "
             f"{ENV_SHARED} to a folder that all hosts see, or give --hub")  # fmt: skip
     if tasks.here == 1:
