@@ -362,7 +362,7 @@ class Relay:
             if not has_ended(self.config.dir):
                 return False
             self._successor.finish()
-            self._exit_ns, self._news.force = now, True
+            self._exit_ns, self._scan_ns, self._news.force = now, 0, True
             return False
         if self._done:
             return True

@@ -398,7 +398,8 @@ class Hub:
         if now - self._exit_ns >= ORPHANS_NS and self._only_orphans():
             return True
         quiet = now - self._heard_ns >= QUIET_NS and now - self._exit_ns >= QUIET_NS
-        return quiet and not self._agents.known() and self._output.at_end
+        all_met = len(self._agents.nodes) + 1 >= self.config.nnodes
+        return quiet and all_met and not self._agents.known() and self._output.at_end
 
     def _only_orphans(self) -> bool:
         """Return whether only processes are left that outlive the job's ended first process."""
