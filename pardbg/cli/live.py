@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import termios
 from collections.abc import Callable, Sequence
@@ -188,11 +189,13 @@ def _start(
     place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     tasks, recorded = tasks_of(os.environ), place.nnodes if place is not None else 1
+    beside, stem = tasks is not None and tasks.total > recorded, name
     if output is not None and tasks is not None:
-        alone = place is None and tasks.here > 1
-        output = tasks.file(output, tasks.total > recorded, alone, os.environ)
+        output = tasks.file(output, beside, place is None and tasks.here > 1, os.environ)
+    elif beside:  # hosts may share the folder
+        stem = f"{name}-{socket.gethostname().partition('.')[0]}"
     # Elsewhere a name alone: nothing is made there.
-    session = default_session_path(name) if elsewhere else session_target(output, name, how.force)
+    session = default_session_path(name) if elsewhere else session_target(output, stem, how.force)
     doors = _doors(how.metrics, elsewhere)
     tidy()
     adopt_orphans()
