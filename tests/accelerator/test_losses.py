@@ -10,6 +10,7 @@ import pytest
 
 from pardbg_agent.wire import Kind
 from tests.accelerator.conftest import Run
+from tests.accelerator.programs import drifting
 from tests.distributed.programs.watched import run_watched
 from tests.forked import Job
 from tests.hook_ways import NATIVE, WAYS
@@ -53,3 +54,25 @@ def test_watched_losses_are_the_same_to_the_last_bit(
         timed = {(record.name, record.lane) for record in rings[rank].of(Kind.DEVICE)}
         assert {"forward", "F", "B", "all_reduce"} <= {name for name, _ in timed}
         assert rings[rank].defined("error") == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_devices_losses_and_replicas_are_known_without_waiting(
+    way: str, simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"HOOKS": way, "NATIVE": NATIVE, "SIM": simulated}.items():
+        monkeypatch.setenv(f"PARDBG_{name}", value)
+    ended, rings = run_watched([Job("job", 2, ("tests.accelerator.programs.drifting",))])["job"]
+    assert not any(ended.codes), ended.whole.err[-3000:]
+    sums = []
+    for rank in (0, 1):
+        told, ring = json.loads(ended.out[rank].splitlines()[-1]), rings[rank]
+        losses = [record.a for record in ring.of(Kind.METRIC, "loss")]
+        assert losses == pytest.approx(told["losses"], rel=0, nan_ok=True) and told["syncs"] == 0
+        assert math.isnan(losses[drifting.BREAKS]) == bool(rank)
+        assert [r.step for r in ring.of(Kind.METRIC, "loss")] == [*range(drifting.STEPS)]
+        assert ring.defined("error") == []
+        probes = [r for r in ring.of(Kind.PROBE) if r.name.startswith("checksum ")]
+        sums.append({r.step: (r.a, r.b) for r in probes})
+    assert sums[0].keys() == sums[1].keys() == {0, 10}
+    assert sums[0][0] == sums[1][0] and sums[0][10] != sums[1][10]

@@ -173,7 +173,7 @@ class State:
     own_step: int = NONE
     own_at: int = 0
     """Number of ops and actions of that step so far."""
-    unscaled: tuple[float, float] | None = None
+    unscaled: tuple[Any, float] | None = None
     """(loss that a GradScaler has just scaled for the next backward, factor to divide it by)"""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -130,12 +131,16 @@ def counts_ops() -> bool:
     return bool(torch._C._len_torch_dispatch_stack())
 
 
+def unseen() -> AbstractContextManager[Any]:
+    """Return a context in which no mode of the program sees ops."""
+    return _disable_current_modes() if counts_ops() else nullcontext()
+
+
 def number_of(scalar: Any) -> float:
     """Return the value of one number, by ops that no mode of the program sees."""
-    if not counts_ops():
-        return float(scalar.detach().item())
-    with _disable_current_modes():
-        return float(scalar.detach().item())
+    with unseen():
+        number: float = scalar.detach().item()
+        return number
 
 
 def replicated(module: Any) -> Iterable[tuple[str, Any]]:

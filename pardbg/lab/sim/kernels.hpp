@@ -257,7 +257,7 @@ inline at::Tensor& set_storage(at::Tensor& t, c10::Storage s) {
 inline at::Tensor& set_tensor(at::Tensor& t, const at::Tensor& from) {
   return set_part(t, from.storage(), from.storage_offset(), from.sizes(), from.strides());
 }
-inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool out = !on_device(to), in = !on_device(from);
   const auto stream = current_stream((out ? from : to).device().index());
   if (out || !settings().blind) {  // also a blind device gives the host what is true
@@ -267,7 +267,7 @@ inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) 
   host_alias(to).copy_(host_alias(from));
   const std::string name = out ? "copy:dtoh" : in ? "copy:htod" : "aten::copy_";
   launch(stream, name, cost_of(name));
-  if (out) synchronize(mark(stream));  // there is no pinned memory
+  if (out && !(non_blocking && pinned().has(to.storage().data()))) synchronize(mark(stream));
   return to;
 }
 inline at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {

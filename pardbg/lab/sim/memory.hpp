@@ -170,6 +170,38 @@ struct Memory final : c10::DeviceAllocator {
 };
 inline c10::Allocator* allocator() { return &immortal<Memory>(); }
 
+// Page-locked memory of the host: copies to it need not wait. A blind device has none, as what it
+// would copy is not yet there.
+struct Pinned final : c10::Allocator {
+  std::mutex lock;
+  std::map<const void*, size_t> blocks;
+  at::DataPtr allocate(size_t size) override {
+    TORCH_CHECK(!settings().blind, "a blind device has no page-locked memory");
+    void* data = c10::GetCPUAllocator()->raw_allocate(size);
+    std::lock_guard guard(lock);
+    blocks[data] = size;
+    return {data, data, raw_deleter(), c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  static void release(void* data);
+  void copy_data(void* to, const void* from, std::size_t n) const override { std::memcpy(to, from, n); }
+  bool has(const void* at) {
+    std::lock_guard guard(lock);
+    auto after = blocks.upper_bound(at);
+    if (after == blocks.begin()) return false;
+    const auto& [begin, size] = *--after;
+    return at < static_cast<const char*>(begin) + size;
+  }
+};
+inline Pinned& pinned() { return immortal<Pinned>(); }
+inline void Pinned::release(void* data) {
+  {
+    std::lock_guard guard(pinned().lock);
+    pinned().blocks.erase(data);
+  }
+  c10::GetCPUAllocator()->raw_deallocate(data);
+}
+
 struct Bytes {  // a part of a storage, and what is done with it
   size_t begin = 0, end = SIZE_MAX;
   bool writes = true;
@@ -186,6 +218,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   Index getCurrentDevice() const override { return current_device(); }
   Index exchangeDevice(Index d) const override { return exchange_device(d); }
   Index maybeExchangeDevice(Index d) const override { return maybe_exchange_device(d); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned(); }
+  bool isPinnedPtr(const void* at) const override { return pinned().has(at); }
   c10::Device getDeviceFromPtr(void*) const override { return {DEVICE, current_device()}; }
   // Random numbers are the CPU's, to the bit.
   const at::Generator& getDefaultGenerator(Index) const override { return at::detail::getDefaultCPUGenerator(); }

@@ -19,6 +19,8 @@ HALF = MAX_KEPT // 2
 class FakeTimes:
     """Says which spans were ended, and how; none ends by itself."""
 
+    new_event = None
+
     def __init__(self, device: torch.device) -> None:
         self.by_stream: list[DeviceSpan] = []
         self.by_current: list[DeviceSpan] = []

@@ -18,7 +18,7 @@ from pardbg_agent.hooks import context, frameworks
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, seam
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training import step_phases
+from pardbg_agent.hooks.training import backward_loss
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import read_rank
@@ -111,8 +111,8 @@ def test_an_evaluations_loss_is_no_steps(ring: Path) -> None:
     """Megatron's forward-only runs between two steps report theirs as the others do."""
     c = core.ensure()
     with torch.no_grad():
-        step_phases.log_loss(c, 9.0, c.step)
-    step_phases.log_loss(c, 1.0, c.step)
+        backward_loss.log_loss(c, 9.0, c.step)
+    backward_loss.log_loss(c, 1.0, c.step)
     assert [r.a for r in read_rank(ring).of(Kind.METRIC) if r.name == "loss"] == [1.0]
 
 

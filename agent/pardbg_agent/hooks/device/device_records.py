@@ -6,6 +6,7 @@ hooked in C++ are timed there (native/device.hpp)."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import weakref
@@ -18,6 +19,7 @@ import torch
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes, NativeTimes, numbered
+from pardbg_agent.hooks.device.late_numbers import LateNumbers
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ class _Records:
 
     def __init__(self, core: Core, device: torch.device) -> None:
         self._c, self.device = core, device
+        self.numbers: LateNumbers | None = None
+        with contextlib.suppress(RuntimeError):
+            self.numbers = LateNumbers(device, self.times.new_event)
         self._polls = threading.Lock()
         self._failed = False
         """Whether the device has failed: its remaining events can no longer be read."""
@@ -102,6 +107,8 @@ class _Records:
         try:
             with cuda_runtime.using(self.device):
                 left = self._read()
+                if self.numbers is not None:
+                    left |= self.numbers.poll()
         except _DeviceError:  # the program's next call reports it, too
             self._failed = True
             return False

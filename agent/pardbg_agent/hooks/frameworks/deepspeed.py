@@ -13,7 +13,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks import seam
 from pardbg_agent.hooks.frameworks.seam import Given, What, action, hook_run, report_loss
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training import step_phases
+from pardbg_agent.hooks.training import backward_loss, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.schedule_orders import Plan
 
@@ -31,7 +31,7 @@ def hook_backward(patches: Patches, module: ModuleType) -> None:
     parameters' names."""
 
     def before(c: _core.Core, engine: Any, loss: Any = None, *_: Any, **__: Any) -> None:
-        step_phases.before_scale(c, engine, loss)
+        backward_loss.before_scale(c, engine, loss)
 
     patches.around(module.DeepSpeedEngine, "backward", "deepspeed.backward", before)
 
@@ -104,5 +104,5 @@ def _backward(made: Actions, given: Given) -> What:
 def _log_loss(c: _core.Core, made: Actions) -> None:
     engine = made.of_run.of_framework
     total: Any = getattr(engine, "total_loss", None)
-    if step_phases.is_plain_scalar(total):
+    if backward_loss.is_plain_scalar(total):
         report_loss(c, made, total.detach().item() / engine.micro_batches)

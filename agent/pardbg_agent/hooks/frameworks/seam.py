@@ -9,7 +9,7 @@ from typing import Any
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.patching import Patches, around
-from pardbg_agent.hooks.training import pipeline_actions, step_phases
+from pardbg_agent.hooks.training import backward_loss, pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
 from pardbg_agent.schedule_orders import Plan, by_rank
 
@@ -63,7 +63,7 @@ def plan_on(
 
 def keep_loss(made: Actions, loss: Any) -> None:
     """Keep the loss that backward begins from, if it is one number on the host."""
-    if made.of_run is not None and step_phases.is_plain_scalar(loss):
+    if made.of_run is not None and backward_loss.is_plain_scalar(loss):
         made.of_run.losses.append(loss.detach().item())
 
 
@@ -133,7 +133,7 @@ def hook_run(
 def report_loss(c: _core.Core, made: Actions, loss: float) -> None:
     """Report the loss of a run that ended, for the step in which it began: an optimizer inside the
     run may have ended that step."""
-    step_phases.log_loss(c, loss, made.run_step)
+    backward_loss.log_loss(c, loss, made.run_step)
 
 
 def action(

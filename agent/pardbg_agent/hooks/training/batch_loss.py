@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import weakref
 import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +25,13 @@ _LAYOUT = ("View", "Reshape", "UnsafeView", "Clone", "Slice")
 """How ops begin that compute nothing: which of them there are depends on sizes."""
 
 
+@dataclass(slots=True)
+class Awaited:
+    """A loss, None until it is known: a device computes it."""
+
+    value: float | None = None
+
+
 class BatchLoss:
     """Losses of a step's microbatches, until an optimizer steps or another step begins.
 
@@ -33,8 +43,8 @@ class BatchLoss:
     __slots__ = ("_closure", "_number", "_of", "_outside", "_parts", "_step")
 
     def __init__(self) -> None:
-        self._parts: list[tuple[float, float]] = []
-        """(value, share that it was multiplied by, or 1) of each microbatch."""
+        self._parts: list[tuple[Awaited, float]] = []
+        """(loss, share that it was multiplied by, or 1) of each microbatch."""
         self._step = NONE
         self._number = 0
         """Microbatches of the last step whose losses were divided by their number."""
@@ -43,18 +53,20 @@ class BatchLoss:
         """Number of microbatches before the closure."""
         self._of: dict[int, weakref.ref[Any]] = {}
 
-    def add(self, of: Any, value: float, share: float, step: int, closure: Any) -> float:
-        """Return the step's loss with one more microbatch. A second backward from the same scalar
-        ``of`` (for the weights alone, say) is of the same microbatch. ``closure``: weak reference
-        to the optimizer in whose step() backward was called, with its time, or None: its second
-        evaluation (LBFGS) is of the same batch. It begins where there are no gradients, or where
-        the shares would exceed 1."""
+    def add(
+        self, of: Any, value: Awaited, share: float, step: int, closure: Any
+    ) -> Callable[[], float | None]:
+        """Add a microbatch; return what computes the step's loss then, None while unknown. A
+        second backward from the same scalar ``of`` (for the weights alone, say) is of the same
+        microbatch. ``closure``: weak reference to the optimizer in whose step() backward was
+        called, with its time, or None: its second evaluation (LBFGS) is of the same batch. It
+        begins where there are no gradients, or where the shares would exceed 1."""
         if step != self._step:
             self.clear()
             self._step = step
         known = self._of.get(id(of))
         if known is not None and known() is of:
-            return self.value()
+            return self._so_far()
         self._of[id(of)] = weakref.ref(of)
         if closure is None or closure is not self._closure:
             self._outside = len(self._parts)
@@ -64,17 +76,10 @@ class BatchLoss:
             del self._parts[self._outside :]
         self._closure = closure
         self._parts.append((value, share))
-        return value if share == 1 and len(self._parts) == 1 else self.value()
+        return self._so_far()
 
-    def value(self) -> float:
-        """Return the sum of the parts if their shares add up to 1, else their mean."""
-        number = len(self._parts)
-        total = sum(value for value, _ in self._parts)
-        if abs(self._shares() - 1) < _NEAR:
-            return total
-        n = self._number
-        short = number < n and all(abs(share * n - 1) < _NEAR for _, share in self._parts)
-        return total / number * (n if short else 1)
+    def _so_far(self) -> Callable[[], float | None]:
+        return partial(_whole, tuple(self._parts), self._number)
 
     @property
     def at_first(self) -> bool:
@@ -82,13 +87,29 @@ class BatchLoss:
         return len(self._parts) == 1
 
     def _shares(self) -> float:
-        return sum(share for _, share in self._parts)
+        return _shares(self._parts)
 
     def clear(self) -> None:
         """Start over after an optimizer's step, which ends its gradients."""
         if len(self._parts) > 1 and abs(self._shares() - 1) < _NEAR:
             self._number = len(self._parts)
         self._parts, self._closure, self._of = [], None, {}
+
+
+def _whole(parts: Sequence[tuple[Awaited, float]], before: int) -> float | None:
+    """Return the sum of the parts if their shares add up to 1, else their mean."""
+    values = [part.value for part, _ in parts if part.value is not None]
+    number = len(parts)
+    if len(values) < number:
+        return None
+    if abs(_shares(parts) - 1) < _NEAR:
+        return sum(values)
+    short = number < before and all(abs(share * before - 1) < _NEAR for _, share in parts)
+    return sum(values) / number * (before if short else 1)
+
+
+def _shares(parts: Iterable[tuple[Awaited, float]]) -> float:
+    return sum(share for _, share in parts)
 
 
 def share_of(loss: Any) -> float:

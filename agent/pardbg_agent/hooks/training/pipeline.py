@@ -16,7 +16,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.ops import native_way
 from pardbg_agent.hooks.patching import Patches, spend, unframed
-from pardbg_agent.hooks.training import pipeline_actions, step_phases
+from pardbg_agent.hooks.training import backward_loss, pipeline_actions
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.schedule_orders import COMPUTE, Plan, all_forward_all_backward, one_f_one_b
 from pardbg_agent.wire import NONE, DefKind
@@ -210,14 +210,12 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
     if (
         not getattr(schedule, "_has_backward", True)
         or not losses
-        or not all(step_phases.is_plain_scalar(loss) for loss in losses)
+        or not all(backward_loss.is_one_number(loss) for loss in losses)
     ):
         return
-    total = sum(loss.detach().item() for loss in losses)
-    if getattr(schedule, "scale_grads", True):
-        step_phases.log_loss(c, total / len(losses), c.step)
-    elif stages_of(schedule)[0].group.size() >= c.identity.world_size:
-        step_phases.log_loss(c, total, c.step)
+    scaled = getattr(schedule, "scale_grads", True)
+    if scaled or stages_of(schedule)[0].group.size() >= c.identity.world_size:
+        backward_loss.log_losses(c, losses, len(losses) if scaled else 1)
 
 
 # -- a schedule's plan as text, from torch's own tables

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
-import sys
 import weakref
 from typing import Any
 
@@ -25,28 +23,22 @@ from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
-from pardbg_agent.hooks.tensors import number_of, parameters_of
-from pardbg_agent.hooks.training.batch_loss import BatchLoss, made_by, share_of, targets_of
+from pardbg_agent.hooks.tensors import parameters_of
+from pardbg_agent.hooks.training.backward_loss import before_scale, see_loss
+from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.hooks.training.cycle import Cycle, is_outer
 from pardbg_agent.hooks.watch import diverge, not_finite, probes
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
+from pardbg_agent.wire import NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
-_METRIC, _COUNTER = int(Kind.METRIC), int(Lane.COUNTER)
 _FAILED, _INFERRED, _TIMED = int(Flag.FAILED), int(Flag.INFERRED), int(Flag.DEVICE)
 _MIN_INFERRED_NS = 1_000
-_SEEN = int(Flag.FLOAT | Flag.INFERRED)
-"""Flags of a number that a hook took and the program did not log."""
-_TARGETS = "loss targets"
-"""Name of what fails alone where a loss keeps its targets in a way of its own."""
-_SHARES = "torchtitan.components.loss"
-"""Module whose import makes backward begin from a part of the sum over all ranks' tokens."""
 
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; return the handles to remove."""
-    native_way.register_callbacks(_see_loss, after_backward)
+    native_way.register_callbacks(see_loss, after_backward)
     original = torch.autograd.backward
     patches.around(
         torch.autograd, "backward", "backward", before_backward, after_backward, _in_a_run
@@ -170,7 +162,7 @@ def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     x, nest = c.context or context.of(c), LOCAL.state.nest
     if nest.action:  # a pipeline stage's own
         if not nest.pipeline and not nest.backward:
-            _see_loss(c, x, tensors)
+            see_loss(c, x, tensors)
         return None
     if nest.backward or nest.pipeline:
         return None  # reentrant checkpointing; a loss that begins it in parts, whose forward it is
@@ -178,7 +170,7 @@ def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     _take_off(c, x, t0)
     if not x.loop.forward_seen and 0 < x.loop.anchor_ns < t0 - _MIN_INFERRED_NS:
         context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.loop.anchor_ns, t0)
-    _see_loss(c, x, tensors)
+    see_loss(c, x, tensors)
     if c.watches.memory is not None:
         usage.watch(c)
     phase_begins(c, x, "backward", t0)
@@ -201,34 +193,6 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
         x.loop.saved = None
     phase_ends(c, x, "backward", t0, t1, failed)
     _anchor(c, x, t1)
-
-
-def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
-    """Note the loss that backward begins from, if it is one number, and, where due, the gradients
-    that it adds to."""
-    state = LOCAL.state
-    if kept_gradients.noted:
-        c.guard.call(HOOK, kept_gradients.backward_begins, c, x.part(Cycle).only)
-    unscaled, state.unscaled = state.unscaled, None
-    if is_plain_scalar(tensors) and _SHARES not in sys.modules:
-        value, share = unscaled or (number_of(tensors), share_of(tensors))
-        parts, known = x.part(BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
-        if not known:
-            parts.clear()  # losses of one step are not told apart, and would never end
-        log_loss(c, parts.add(tensors, value, share, c.step, state.nest.optimizer))
-        if not math.isfinite(value):
-            c.guard.call(HOOK, probes.loss_not_finite, c)
-        if c.step % probes.EVERY == 0 and known and parts.at_first:
-            scale, ops = made_by(tensors)
-            scale = share if unscaled else scale
-            targets = c.guard.call(_TARGETS, targets_of, tensors)
-            c.guard.call(HOOK, probes.tell_loss, c, scale, value, ops, targets or 0)
-
-
-def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
-    """Keep the loss of ``scaler.scale(loss).backward()`` as it was before scaling."""
-    if is_plain_scalar(outputs) and not local().nest.action:
-        local().unscaled = number_of(outputs), share_of(outputs)
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:
@@ -265,31 +229,6 @@ def _take_off(c: _core.Core, x: Context, t: int) -> None:
     if t and num_bytes:
         x.loop.saved, x.recomputed_bytes = count, 0
         usage.activations(c, num_bytes, t)
-
-
-# -- losses
-
-
-def is_plain_scalar(tensor: Any) -> bool:
-    """Return whether a tensor is one number in host memory, which can be read without waiting."""
-    plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
-    return plain and not tensor.is_complex()
-
-
-def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
-    """Write METRIC loss for the current step, or for ``reported``, a schedule's first step; an
-    evaluation's belongs to no step. A loss that the program logs comes later and so wins."""
-    if reported is not None and not torch.is_grad_enabled():
-        return
-    c.loss = value
-    if c.watches.nan is not None:
-        not_finite.loss(c, value)
-    t = now_ns()
-    c.record_f(
-        _METRIC, _COUNTER, _SEEN, c.defs.name("loss"), t, t,
-        c.step if reported is None else reported, 0, NO_GROUP, NONE, NONE, NONE, value,
-        0 if reported is None else 1,
-    )  # fmt: skip
 
 
 # -- optimizers and steps

@@ -162,7 +162,7 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
     who = f"{ranks_text(odd)} from {ranks_text(most)}" if odd else f"between {ranks_text(sums)}"
     size = -(-len(replica.parameters) // length)
     part = replica.parameters[apart[0] * size : (apart[0] + 1) * size]
-    what = f"{kind} {probes.part_name(part)} differs"
+    what = f"{kind} {probes.part_name([name for _, name in part])} differs"
     when = f"in step {step}" if kind == "gradient" else f"after step {step}"
     first = ", the first one looked at" if step == replica.first else ""
     return f"{what} {when}{first}: {who} ({len(apart)} of {length} differ)"

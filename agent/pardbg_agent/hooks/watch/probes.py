@@ -16,7 +16,7 @@ The modules of a replica, or those that FSDP shards, are recorded with its check
 backward, the ops that made the loss, and the bytes of the rank's inputs to sums that were all
 zeros. Whether gradients are cleared is checked after such a step, too (``kept_gradients``).
 
-Tensors in host memory only, and at most SHARE of the time for each probe (a few elements of each
+NaN: tensors in host memory only. At most SHARE of the time for each probe (a few elements of each
 input are always checked); ``PARDBG_PROBES=off`` disables them."""
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import os
 import struct
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from time import thread_time_ns
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
 from pardbg_agent.hooks.patching import Patches, spend
+from pardbg_agent.hooks.read_numbers import captures, read_numbers, readable
 from pardbg_agent.hooks.tensors import bits_sum, counts_ops, local_part, parameters_of, replicated
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
@@ -317,9 +319,14 @@ def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
     known = probes.names.get(module)
     if known is None:
         known = probes.names[module] = tuple(
-            (weakref.ref(p), name) for name, p in replicated(module) if p.is_cpu
+            (weakref.ref(p), name) for name, p in replicated(module) if _summed(p)
         )
     return [(p, name) for ref, name in known if (p := ref()) is not None]
+
+
+def _summed(parameter: Any) -> bool:
+    """Return whether a parameter's bits are added up; on a device not if it had to be copied."""
+    return readable(parameter) and (parameter.is_cpu or parameter.is_contiguous())
 
 
 def optimizer_ended(optimizer: Any) -> None:
@@ -330,6 +337,7 @@ def optimizer_ended(optimizer: Any) -> None:
     known, outer = context.of(c).part(Probes), LOCAL.state.nest.optimizer
     due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
     outermost = outer is not None and outer[0]() is optimizer
+    due &= not captures(c)
     if not known.on or not outermost or not (due or known.ask_gradients) or counts_ops():
         return
     t0, of_core = now_ns(), thread_time_ns()
@@ -372,17 +380,22 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
     """Write the PROBE record ``gradients``: a = sum of the bits of all gradients that the optimizer
     used, of each its first FEW_ELEMENTS; b = number of gradients. One that is not contiguous is
     left out, as it would have to be copied whole."""
-    whole = count = 0
-    for i, (p, _) in enumerate(stepped):
-        grad = p.grad
-        if type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous():
-            flat = grad.detach().view(-1)[:FEW_ELEMENTS]
-            whole, count = whole + (2 * i + 1) * int(bits_sum(flat)), count + 1
-    t = now_ns()
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name("gradients"), t, t, c.step, look, NO_GROUP, NONE, NONE, NONE,
-        whole & _MASK, count,
-    )  # fmt: skip
+    grads = [(i, p.grad) for i, (p, _) in enumerate(stepped)]
+    plain = [
+        (i, grad) for i, grad in grads
+        if type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous()
+    ]  # fmt: skip
+    step, name = c.step, c.defs.name("gradients")
+
+    def told(sums: Sequence[int]) -> None:
+        t = now_ns()
+        whole = sum((2 * i + 1) * int(one) for (i, _), one in zip(plain, sums, strict=True))
+        c.record(
+            _PROBE, _LANE, 0, name, t, t, step, look, NO_GROUP, NONE, NONE, NONE, whole & _MASK,
+            len(plain),
+        )  # fmt: skip
+
+    read_numbers(c, [bits_sum(grad.detach().view(-1)[:FEW_ELEMENTS]) for _, grad in plain], told)
 
 
 def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
@@ -395,30 +408,32 @@ def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
     )  # fmt: skip
 
 
-def tell_loss(c: _core.Core, scale: float, value: float, ops: str, targets: int) -> None:
+def tell_loss(
+    c: _core.Core, step: int, t: int, scaled: tuple[float, float], ops: str, targets: int
+) -> None:
     """Write the PROBE records of a step's first backward: ``loss by OP …``, the newest ops that
     made its loss (a = a checksum of the targets that these compared with, 0: none is known), and
     ``loss scale``: a = the plain numbers that it was multiplied by last (float64), b = the loss
-    after that (a float64's bits)."""
+    after that (a float64's bits): both are ``scaled``."""
     if c.level < 2 or not context.of(c).part(Probes).on:
         return
-    t, (bits,) = now_ns(), struct.unpack("<q", struct.pack("<d", value))
+    (bits,) = struct.unpack("<q", struct.pack("<d", scaled[1]))
     c.record(
-        _PROBE, _LANE, 0, c.defs.name(f"loss by {ops}"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
+        _PROBE, _LANE, 0, c.defs.name(f"loss by {ops}"), t, t, step, 0, NO_GROUP, NONE, NONE,
         NONE, targets, 0,
     )  # fmt: skip
     c.record_f(
-        _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
-        NONE, scale, bits,
+        _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, step, 0, NO_GROUP, NONE, NONE,
+        NONE, scaled[0], bits,
     )  # fmt: skip
 
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
-    """Return (parameter, name) of plain parameters in host memory that an optimizer steps."""
+    """Return (parameter, name) of plain parameters that an optimizer steps and that are summed."""
     return [
         (p, f"parameter-{at}")
         for at, p in enumerate(parameters_of(optimizer))
-        if type(p) is torch.nn.Parameter and p.is_cpu and p.layout is torch.strided
+        if type(p) is torch.nn.Parameter and p.layout is torch.strided and _summed(p)
     ][:MAX_STEPPED]
 
 
@@ -426,33 +441,40 @@ def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, n
     """Write PROBE records ``checksum A B …``: a = sum of the bits of these parameters, b = a byte
     for each part, which shows where replicas differ. seq: the record's number in the step, the same
     on all ranks."""
-    if not named:
-        return
-    group = groups.group_of(context.of(c), pg)
-    each = max(8, -(-len(named) // MAX_RECORDS))
-    for at in range(0, len(named), each):
-        part = named[at : at + each]
+    if named:
+        group_id = groups.group_of(context.of(c), pg).group_id
+        sums = [bits_sum(window(p, c.step // EVERY)) for p, _ in named]
+        names = [name for _, name in named]
+        read_numbers(c, sums, partial(_tell_sums, c, (head, names, number), (c.step, group_id)))
+
+
+def _tell_sums(
+    c: _core.Core, of: tuple[str, list[str], int], at_step: tuple[int, int], sums: Sequence[int]
+) -> None:
+    """``of``: (head, names, number) as above; ``at_step``: (step, group's id)."""
+    (head, names, number), (step, group_id) = of, at_step
+    each = max(8, -(-len(names) // MAX_RECORDS))
+    for at in range(0, len(names), each):
+        part = names[at : at + each]
         whole, bytes_ = 0, 0
         size = -(-len(part) // 8)
         for place in range(0, len(part), size):
-            folded = 0
-            for i, (p, _) in enumerate(part[place : place + size]):
-                folded += (2 * (place + i) + 1) * int(bits_sum(window(p, c.step // EVERY)))
+            inside = sums[at + place : at + min(place + size, len(part))]
+            folded = sum((2 * (place + i) + 1) * int(one) for i, one in enumerate(inside))
             whole += folded
             bytes_ |= _byte(folded) << (8 * (place // size))
         text = f"{head} " + " ".join(part_name(part[i : i + size])
                                       for i in range(0, len(part), size))  # fmt: skip
         t = now_ns()
         c.record(
-            _PROBE, _LANE, 0, c.defs.name(text), t, t, c.step, number * MAX_RECORDS + at // each,
-            group.group_id, NONE, NONE, NONE, whole & _MASK, _signed(bytes_),
+            _PROBE, _LANE, 0, c.defs.name(text), t, t, step, number * MAX_RECORDS + at // each,
+            group_id, NONE, NONE, NONE, whole & _MASK, _signed(bytes_),
         )  # fmt: skip
 
 
-def part_name(part: Sequence[tuple[Any, str]]) -> str:
-    """Return the name of a run of parameters (parameter, name): its first and last name."""
-    first, last = part[0][1], part[-1][1]
-    return first if len(part) == 1 else f"{first}..{last}"
+def part_name(part: Sequence[str]) -> str:
+    """Return the name of a run of parameters: its first and last name."""
+    return part[0] if len(part) == 1 else f"{part[0]}..{part[-1]}"
 
 
 def window(tensor: Any, turn: int) -> Any:

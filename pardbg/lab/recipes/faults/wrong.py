@@ -46,7 +46,8 @@ class MemoryCreep(Training):
     def after(self, step: int, error: Tensor) -> None:
         if self.fault.since(step):
             # FAULT: never emptied
-            self.kept += [self.scores.detach(), torch.ones(int(self.fault.size) * NUMBERS_PER_MIB)]
+            more = torch.ones(int(self.fault.size) * NUMBERS_PER_MIB, device=error.device)
+            self.kept += [self.scores.detach(), more]
         self.world.report_mean(step, error)
 
     def end(self) -> None:
@@ -62,7 +63,8 @@ class MemoryImbalance(Training):
     def before(self, step: int, tokens: Tensor) -> Tensor:
         if self.fault.now(step):
             # FAULT: on this rank alone
-            self.features = torch.ones(int(self.fault.size) * NUMBERS_PER_MIB)
+            size = int(self.fault.size) * NUMBERS_PER_MIB
+            self.features = torch.ones(size, device=tokens.device)
         return tokens
 
     def end(self) -> None:
