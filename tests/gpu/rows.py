@@ -155,6 +155,19 @@ def stands(device: str, checks: Checks) -> None:
     )
 
 
+def numbers(device: str, checks: Checks) -> None:
+    """Nothing waits for them, and none is read before the device has it."""
+    (told,), _ = ran(device, "numbers", 1)
+    checks.that(told["right"], "other numbers were read")
+    checks.that(told["early"] == 0, f"{told['early']} numbers were read before they were computed")
+    checks.that(told["syncs"] in (0, None), f"{told['syncs']} synchronizing calls")
+    checks.that(told["asked_ms"] < told["ahead_ms"], f"asking took {told['asked_ms']:.0f} ms")
+    checks.figure = (
+        f"{told['number']} asked for in {told['asked_ms']:.1f} ms, while the device was busy for "
+        f"{told['ahead_ms']} ms"
+    )
+
+
 def graph_ops(device: str, checks: Checks) -> None:
     """They are over with their calls: when they run nobody knows, and no Work may be asked."""
     told, rings = ran(device, "graph_ops", 2)
@@ -355,6 +368,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("sync-debug", "no call of pardbg waits for the device", CUDA, sync_debug),
     Row("alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1)),
     Row("ops", "ops end by the device's clock", ANY, partial(ops, ranks=2)),
+    Row("numbers", "losses and sums are read without a wait", ANY, numbers),
     Row("stands", "how long a stream stands in waits for ops", ANY, stands),
     Row("contexts", "no rank is on another's device", ANY, contexts),
     Row("gloo", "gloo's ops have no times of the device", CUDA, on_gloo),

@@ -21,6 +21,7 @@ from pardbg_agent import core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.device.device_spans import DeviceTimes, NativeTimes, numbered
+from pardbg_agent.hooks.device.late_numbers import LateNumbers
 from pardbg_agent.hooks.ops import native_way
 from tests.gpu.devices import Device, device
 from tests.processes import wait_until
@@ -28,6 +29,7 @@ from tests.processes import wait_until
 SPANS, STEPS, WARM = 200, 6, 3
 LONG_MS, STREAMS = 2000, 16
 WAITS, LATE_MS, BESIDE_MS = 4, 100, 20
+NUMBERS = 500
 AHEAD_MS = 400
 """Of a first kernel: behind it the host is ahead, so a span begins when the kernel before ends."""
 
@@ -182,6 +184,30 @@ def ops(there: Device) -> dict[str, Any]:
     return {"on_device": core.CURRENT.device is not None}
 
 
+def numbers(there: Device) -> dict[str, Any]:
+    """Numbers read while the host is ahead of the device: the time to ask for them, in ms; what was
+    read, and what it should be."""
+    times, read = warm(there), list[list[Any]]()
+    late = LateNumbers(times.place, times.new_event)
+    losses = torch.rand(NUMBERS, device=there.name)
+    sums = torch.arange(NUMBERS, device=there.name) * (1 << 40)
+    there.spin(1)
+    torch.accelerator.synchronize()
+    syncs, begun = there.syncs(), now_ns()
+    there.spin(AHEAD_MS)
+    for at in range(NUMBERS):
+        late.read(losses[at : at + 1], read.append)
+    late.read(sums, read.append)
+    asked_ms, early = (now_ns() - begun) / 1e6, late.poll() and len(read)
+    syncs = None if syncs is None else (there.syncs() or 0) - syncs
+    wait_until(lambda: not late.poll(), what="all numbers")
+    expected = [*([one] for one in losses.tolist()), sums.tolist()]
+    return {
+        "asked_ms": asked_ms, "ahead_ms": AHEAD_MS, "number": NUMBERS, "early": early,
+        "syncs": syncs, "right": read == expected,
+    }  # fmt: skip
+
+
 def stands(there: Device) -> dict[str, Any]:
     """Waits for asynchronous ops, to which rank 1 comes late, behind a kernel that runs beside
     them: how long the stream stood between that and the next kernel, in ns."""
@@ -295,7 +321,8 @@ def hang(there: Device) -> dict[str, Any]:
 CASES = {
     case.__name__: case
     for case in (
-        spans, anchors, streams, beside, graphs, graph_ops, ops, stands, contexts, train, oom, hang,
+        spans, anchors, streams, beside, graphs, graph_ops, ops, numbers, stands, contexts, train,
+        oom, hang,
     )
 }  # fmt: skip
 BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
