@@ -18,6 +18,8 @@ _LAST: Final = 2048
 """Maximum number of ops compared, per rank and table."""
 _CLEAR: Final = 2
 """Minimum factor between the repeats of the other ranks and those of the odd one."""
+_LEAST: Final = 8
+"""Minimum number of ops in the same order, for what follows them."""
 _SEND: Final = int(wire.Flag.SEND)
 _COLUMNS: Final = ("t0_ns", "name_id", "group_id", "peer", "flags")
 _NO_PEER: Final = -2
@@ -37,6 +39,17 @@ def odd_one_out(view: View, ranks: Sequence[int]) -> tuple[int, ...]:
     orders = {rank: _order(view, rank, _alike) for rank in view.ranks}
     found = [rank for rank in ranks if _all_fit([of for r, of in orders.items() if r != rank])]
     return (found[0],) if len(found) == 1 and not _all_fit(list(orders.values())) else ()
+
+
+def followed(order: Sequence[object]) -> object | None:
+    """Return what followed before, each time that ops came in this order: as many of the newest
+    ones as repeat, or half as many, and with another kind of op among them. None: not known."""
+    coded = _coded(order)
+    run = next((i for i, one in enumerate(order[::-1]) if one != order[-1]), len(order))
+    least = max(run + 1, _LEAST, _ends(coded, len(coded))[0] // 2)
+    length, ends = _ends(coded, least)
+    after = {order[end + 1] for end in ends.tolist()} if length == least else ()
+    return after.pop() if len(after) == 1 else None
 
 
 def _order(view: View, rank: int, code: Code) -> list[object]:
@@ -63,14 +76,25 @@ def _alike(process: Process, op: int, group: int, peer: int, send: bool) -> obje
 
 def _repeated(order: Sequence[object]) -> int:
     """Return the number of newest ops that occurred before in the same order."""
+    return _ends(_coded(order), len(order))[0]
+
+
+def _coded(order: Sequence[object]) -> Array:
     numbers: dict[object, int] = {}
-    coded: Array = np.array([numbers.setdefault(one, len(numbers)) for one in order], np.int64)
+    return np.array([numbers.setdefault(one, len(numbers)) for one in order], np.int64)
+
+
+def _ends(coded: Array, most: int) -> tuple[int, Array]:
+    """Return (number of newest ops, at most so many, that occurred before in the same order; where
+    these occurrences end)."""
     length, ends = 0, np.arange(len(coded) - 1)
-    while len(ends):
-        ends = ends[coded[ends - length] == coded[len(coded) - 1 - length]]
-        length += len(ends) > 0
-        ends = ends[ends >= length]
-    return length
+    while length < min(most, len(coded) - 1):
+        more = ends[ends >= length]
+        more = more[coded[more - length] == coded[len(coded) - 1 - length]]
+        if not len(more):
+            break
+        length, ends = length + 1, more
+    return length, ends
 
 
 def _all_fit(orders: Sequence[Sequence[object]]) -> bool:

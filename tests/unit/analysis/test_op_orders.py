@@ -6,7 +6,7 @@ import pytest
 
 from pardbg.analysis.findings.kinds.stall_kinds import Deadlock
 from pardbg.analysis.findings.registry import standstills
-from pardbg.analysis.hangs.op_orders import odd_one_out
+from pardbg.analysis.hangs.op_orders import followed, odd_one_out
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind
 from tests.unit.analysis.test_waitgraph import WAITING, at, stall
@@ -192,3 +192,45 @@ def test_a_rank_of_a_ring_that_sends_to_another_rank_than_before_is_the_culprit(
     trace.flush()
     (found,) = (f for f in standstills(at(trace, 4000)) if f.kind == "p2p-cycle")
     assert found.culprits == ((1,) if odd else (1, 2, 3))
+
+
+TRAIN, EVAL = ["all_reduce"] * 4, ["all_gather"] * 6
+EPOCH = ["broadcast", *TRAIN, *EVAL]
+
+
+@pytest.mark.parametrize(
+    ("rank_0", "rank_1", "culprits"),
+    [
+        (EPOCH[:-1], [*EPOCH[:-2], "broadcast"], (1,)),  # one evaluation of two gathers less
+        (["broadcast"], ["all_gather"], (1,)),  # ... one gather more
+        (["broadcast"], ["barrier"], (1,)),
+        (["all_reduce"], ["barrier"], ()),  # neither came before
+    ],
+)
+def test_who_differs_from_what_followed_the_same_ops_before(
+    rank_0: list[str], rank_1: list[str], culprits: tuple[int, ...]
+) -> None:
+    """Two epochs without steps to compare with, as an evaluation has none, then a rank's ops."""
+    trace = Trace(2)
+    for proc, last in zip(trace.ranks, (rank_0, rank_1), strict=True):
+        ops = [*EPOCH, *EPOCH, *last]
+        for number, op in enumerate(ops):
+            t, stands = 10.0 * number, number == len(ops) - 1
+            proc.collective("world", op, t, None if stands else t + 1, 256, step=0)
+    (found,) = (f for f in standstills(at(trace, 4000)) if f.kind == "op-mismatch")
+    assert found.culprits == culprits
+    assert facts(found, "by_order") == bool(culprits)
+
+
+@pytest.mark.parametrize(
+    ("order", "next_op"),
+    [
+        ("abbbbbbbbcabbbbbbbb", "c"),  # as many of b before c
+        ("abbbbbbbbcabbbb", None),  # so few ops say too little
+        ("bbbbbbbbbb", None),  # one op alone, however often
+        ("abbbbbbbbcabbbbbbbbdabbbbbbbb", None),  # c once, d once
+        ("", None),
+    ],
+)
+def test_what_follows_is_told_by_the_same_ops_before(order: str, next_op: str | None) -> None:
+    assert followed([*order]) == next_op

@@ -77,6 +77,8 @@ class Mismatch(_Disagreement):
     another line."""
     parted: Parting | None = None
     """Earlier point at which the ranks' ops parted; None: none is known."""
+    by_order: bool = False
+    """Whether the culprits are known from what followed the same ops before."""
 
     @property
     def stops(self) -> bool:
@@ -86,9 +88,10 @@ class Mismatch(_Disagreement):
     def text(self, about: Candidate) -> str:
         text = f"{self.verdict} in {self.label} #{about.seq}: {self.detail}."
         of = about.culprits
-        if self.steps_before:
-            text += f" {ranks_text(of).capitalize()} {agreed('differs', of)} from the "
-            text += f"{self.steps_before} steps before."
+        if self.steps_before or self.by_order:
+            before = f"the {self.steps_before} steps before"
+            before = "what followed the same ops before" if self.by_order else before
+            text += f" {ranks_text(of).capitalize()} {agreed('differs', of)} from {before}."
         elif not of:
             at = f": {places_text(self.places)}" if self.places else ""
             text += f" Which side is wrong cannot be told{at}."

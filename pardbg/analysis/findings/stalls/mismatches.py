@@ -33,6 +33,7 @@ from pardbg.analysis.findings.stalls.misfits import (
 )
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives, passed_collectives
+from pardbg.analysis.hangs.op_orders import followed
 from pardbg.analysis.hangs.partings import parting
 from pardbg.analysis.hangs.stacks import place, thread_title, whole_place
 from pardbg.analysis.hangs.standstill import (
@@ -111,6 +112,7 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
     culprits, steps = row.culprits, 0
     if not culprits and settled:
         culprits, steps = _differing(view, row)
+    by_order = bool(culprits) and not (row.culprits or steps)
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
     others = [rank for rank in row.issued if rank not in culprits]
     shown = (*culprits[: _MAX_PLACES - 1], *(others[:1] if culprits else others))
@@ -127,7 +129,7 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
         facts=Mismatch(
             cast(Verdict, row.verdict), Label(row.label), row.detail, len(rows), call, steps,
             tuple(known), _first_places(view, unknown),
-            None if call or len(shown) < 2 else parting(view, row, shown[0], shown[-1]),
+            None if call or len(shown) < 2 else parting(view, row, shown[0], shown[-1]), by_order,
         ),
     )  # fmt: skip
 
@@ -178,23 +180,31 @@ def _is_newest(view: View, rank: int, issued_ns: int | None) -> bool:
 @per_view
 def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
     """Break a tie: return (ranks whose op differs from earlier steps, if only one side's does; the
-    number of these steps). If none does, ranks differ that left out ops of the step before."""
+    number of these steps, 0: it differs from what followed the same ops before). If none does,
+    ranks differ that left out ops of the step before."""
     by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)
     for issue in issues(view, "issue", tail_start(view, "issue", _HISTORY_ROWS)):
         if (issue.group.epoch, issue.group.key) == row.key:
             by_rank[issue.rank][issue.seq] = issue
-    usual: dict[int, tuple[bool, int]] = {}
-    for rank, ops in by_rank.items():
-        known = _as_before(row, ops)
-        if row.seq in ops and known is None:
-            return (), 0
-        if known is not None:
-            usual[rank] = known
+    usual = {rank: known for rank, ops in by_rank.items() if (known := _as_before(row, ops))}
+    if any(row.seq in ops and rank not in usual for rank, ops in by_rank.items()):
+        return _unlike_before(row, by_rank), 0
     odd = tuple(sorted(rank for rank, (same, _) in usual.items() if not same))
     odd = odd or tuple(sorted(rank for rank in usual if _is_after_less(by_rank[rank], row.seq)))
     if not odd or len(odd) == len(usual):
-        return (), 0
+        return _unlike_before(row, by_rank), 0
     return odd, min(number for _, number in usual.values())
+
+
+def _unlike_before(row: CollectiveRow, by_rank: dict[int, dict[int, Issue]]) -> tuple[int, ...]:
+    """Return ranks whose op is not what followed the same ops before, if that of others is."""
+    odd, usual = [], 0
+    for rank, ops in sorted(by_rank.items()):
+        order = [compared(row.verdict, ops[seq]) for seq in sorted(ops) if seq <= row.seq]
+        if row.seq in ops and (known := followed(order[:-1])) is not None:
+            usual += known == order[-1]
+            odd += [rank] if known != order[-1] else []
+    return tuple(odd) if usual else ()
 
 
 def _by_step(ops: dict[int, Issue]) -> dict[int, list[Issue]]:
