@@ -194,7 +194,7 @@ def numbers(what: str, draw: random.Random) -> Case:
     argv = torchrun(4 if what in PIPELINES else 3, *words)
     besides = ("nan",) if what == "skips-late-by-hand" else ()  # backward has seen that loss
     return quick(Case(f"numbers:{what} r{rank} s{step}", argv, kinds, culprits, sort, timeout_s=20,
-                      besides=besides))  # fmt: skip
+                      besides=besides, notes=what == "loss-ddp"))  # fmt: skip
 
 
 def slowed(what: str, draw: random.Random) -> Case:

@@ -404,7 +404,7 @@ def main() -> None:
         gathers(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("fsdp"):
         fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
-    elif sys.argv[1].endswith("equal"):
+    elif sys.argv[1].endswith("less-equal"):
         equal(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1] in ("same-order", "fine-epochs"):
         epochs(sys.argv[1])
