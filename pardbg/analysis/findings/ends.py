@@ -493,7 +493,7 @@ def _followed(
     ranks, victims = _ranks(followed), left_waiting(view)
     waited_for: set[int] = set()
     if victims.keys() >= set(ranks):
-        waited_for.update(*(victims[rank] for rank in ranks))
+        waited_for = set().union(*(victims[rank] for rank in ranks)).difference(ranks)
     return Candidate(
         kind="rank-lost", ranks=ranks, t_ns=followed[0].t_ns, last_resort=only_victims,
         facts=Followed(_ranks(roots), tuple(sorted(waited_for))),

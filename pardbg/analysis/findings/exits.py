@@ -162,14 +162,20 @@ def _ended_before(view: View, rank: int, t_ns: int) -> bool:
 
 
 def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
-    """Return rank -> ended ranks it waits for, for ranks nobody waits for: they end next."""
+    """Return rank -> ended ranks it waits for, for ranks that end next: those do not all wait for
+    each other, but in the end for one that waits for none."""
     waits: dict[int, tuple[int, ...]] = {}
     for row in newest_collectives(view):
         gone = tuple(r for r in row.missing if ended(view, r))
         if row.verdict == "missing rank" and gone:
             waits.update(dict.fromkeys(row.issued, gone))
-    awaited = {rank for gone in waits.values() for rank in gone}
-    return {rank: gone for rank, gone in waits.items() if rank not in awaited}
+    found: dict[int, tuple[int, ...]] = {}
+    while more := {
+        rank: gone for rank, gone in waits.items()
+        if rank not in found and any(one in found or one not in waits for one in gone)
+    }:  # fmt: skip
+        found |= more
+    return found
 
 
 def left_ns(view: View, rank: int) -> int | None:

@@ -65,6 +65,8 @@ LONG_NS: Final = 5_000_000_000
 """Wait in one op from which on ranks that run on are asked, too: the missing one may compute."""
 STILL_NS: Final = 1_000_000_000
 """Time without progress after which a rank is asked for its stack."""
+ALONE_NS: Final = 30_000_000_000
+"""Time without progress after which the last rank that runs is asked, though nobody waits."""
 SILENT_NS: Final = 4 * BEAT_NS
 """Silence of an agent after which something holds its GIL."""
 MAX_DEPTH: Final = 48
@@ -188,6 +190,8 @@ class Standstill:
         self._ranks: dict[str, _Still] = {}
         self._long_ns = 0
         """Time from which on ranks that run on are asked, too."""
+        self._several = False
+        """Whether there was more than one rank."""
         self.stood_ns = 0
         """Longest wait of a rank in an op, in ns, while no rank is held; 0: none waits."""
 
@@ -212,10 +216,12 @@ class Standstill:
         stood_ns = max((now - began for began in since), default=0)
         states = {row["os"] for row in living.values()}
         self.stood_ns = 0 if held or "t" in states or states == {"T"} else stood_ns
-        if held or stood_ns < STALL_NS:
+        self._several |= len(living) > 1
+        alone = self._several and len(living) == 1
+        if held or (stood_ns < STALL_NS and not alone):
             self._long_ns = 0
             return []
-        still_ns = STILL_NS
+        still_ns = STILL_NS if stood_ns >= STALL_NS else ALONE_NS
         if stood_ns >= LONG_NS and now >= self._long_ns:
             self._long_ns, still_ns = now + stood_ns, 0
         due = [p for p, s in self._ranks.items() if not s.asked and now - s.since_ns >= still_ns]

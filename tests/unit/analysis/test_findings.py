@@ -40,6 +40,24 @@ def test_a_rank_that_a_launcher_ended_is_no_culprit() -> None:
     assert facts(said["rank-lost", (0,)], "waited_for") == (1,)
 
 
+@pytest.mark.parametrize("pair", [(0, 2), (0, 1)])
+def test_ranks_that_wait_one_for_the_other_end_after_whom_all_wait_for(
+    pair: tuple[int, int],
+) -> None:
+    """Rank 0 waits in the pair's op and rank 1 in the world's; all are gone within 51 ms."""
+    trace = Trace(3, {"world": (0, 1, 2), "pair": pair})
+    trace.ranks[0].collective("pair", "all_reduce", 1, None)
+    trace.ranks[1].collective("world", "all_reduce", 1, None)
+    trace.ranks[2].phase("data", 0, 1)
+    trace.flush()
+    for rank, t in ((2, 100), (0, 151), (1, 151)):
+        trace.define_end(trace.ranks[rank], t, "killed")
+    trace.end(160, code=1)
+    said = found(trace)
+    assert [f.culprits for f in said.values() if f.kind == "rank-lost" and f.culprits] == [(2,)]
+    assert facts(said["rank-lost", (0, 1)], "waited_for") == (2,)
+
+
 def test_a_hang_that_somebody_ended_says_how_long_it_was() -> None:
     trace = both_killed(20_001, 20_001)  # waited from 1 ms on
     trace.end(20_002, code=1)

@@ -9,8 +9,9 @@ import pytest
 
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.registry import findings
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg_agent import wire
-from tests.unit.analysis.test_waitgraph import FORWARD, at, found, state_of
+from tests.unit.analysis.test_waitgraph import FORWARD, at, found, stall, state_of
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Proc, Trace, ns
 
@@ -146,3 +147,23 @@ def test_the_last_rank_that_runs_is_named_where_it_sleeps(
     )
     for one in told:
         assert (facts(one, "others"), facts(one, "lasted_ns")) == ((0, 1), 12_000 * MS)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "until", "is_said"),
+    [(1.0, 65_000, True), (1.0, 62_900, False), (0.0, 65_000, False)],  # rank 1 ended at 3000
+)
+def test_the_last_rank_that_runs_is_named_where_it_computes(
+    cpu: float, until: float, is_said: bool
+) -> None:
+    trace = Trace(3)
+    last = trace.ranks[2]
+    for rank in (0, 1):
+        trace.define_end(trace.ranks[rank], 2000 + 1000 * rank, "exit")
+    stall(trace, 33_000, r2=[["/job/train.py", 40, "main"]])
+    state_of(trace, last, until - 100, cpu=cpu)
+    told = [one for one in findings(at(trace, until)) if one.kind == "stuck-call"]
+    assert [(one.severity, one.culprits, one.where) for one in told] == (
+        [("info", (2,), "train.py:40 in main")] if is_said else []
+    )
+    assert [facts(one, "blocking") for one in told] == [Blocking("busy")] * is_said

@@ -52,6 +52,13 @@ def test_nobody_waits_so_nobody_is_asked() -> None:
         assert still.due(rows, t * S) == []
 
 
+def test_who_runs_alone_for_long_without_a_record_is_asked_once() -> None:
+    still, rows = Standstill(), {"a": row(0), "b": row(1)}
+    assert still.due(rows, 0) == []
+    del rows["a"]  # it has ended
+    assert [t for t in range(90) if still.due(rows, t * S)] == [30]
+
+
 def asked_of(began_s: Callable[[float], float], seconds: int) -> list[tuple[float, str]]:
     """(when, who) of a, which waits in an op since ``began_s(now)``, and of b, which goes on to
     another phase each half second: looked at as often."""

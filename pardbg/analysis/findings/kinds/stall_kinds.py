@@ -395,7 +395,8 @@ class StuckLock(Facts):
 
 @dataclass(frozen=True, slots=True)
 class StuckBehind(Note):
-    """Note: a rank stands in a system call since all others have ended; it may be its own work."""
+    """Note: a rank stands in a system call, or computes, since all others have ended; it may be its
+    own work."""
 
     others: tuple[int, ...]
     blocking: Blocking
@@ -411,7 +412,7 @@ class StuckBehind(Note):
         )
 
     def advice(self) -> str:
-        return blocking_advice(self.blocking, self)
+        return blocking_advice(self.blocking, self) if self.blocking.call != "busy" else self.tries("")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pardbg.analysis.findings.kinds.stall_kinds import (
     UnseenRank,
 )
 from pardbg.analysis.findings.stalls.absences import absence, other_threads
-from pardbg.analysis.hangs.blocking_calls import Sample, samples
+from pardbg.analysis.hangs.blocking_calls import Blocking, Sample, samples
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, open_ops, wait_graph
@@ -144,7 +144,8 @@ def left_locks(view: View) -> Iterator[Candidate]:
 
 
 def left_behind(view: View) -> Iterator[Candidate]:
-    """Find the only rank that has not ended, if it has stood in a system call since."""
+    """Find the only rank that has not ended, if it has stood in a system call since, or has
+    computed for long without a record."""
     running = [rank for rank in view.ranks if left_ns(view, rank) is None]
     if len(running) != 1 or len(view.ranks) == 1:
         return
@@ -152,15 +153,15 @@ def left_behind(view: View) -> Iterator[Candidate]:
     now, since = seen(view, rank), max(left_ns(view, one) or 0 for one in others)
     newest = next(samples(view, rank, now.moved_ns), None)
     since = max(since, now.moved_ns if newest is None else newest.t_ns)
-    if newest is None or not (newest.place and _is_idle(now)) or view.t_ns - since < BEHIND_NS:
+    blocking, least = (newest.blocking, BEHIND_NS) if newest else (Blocking("busy"), BUSY_NS)
+    at = newest.place if newest else place(now.frames)
+    if not at or _is_idle(now) != bool(newest) or view.t_ns - since < least:
         return
     if not (now.held or open_ops(view, rank, view.ranks[rank])):
         yield Candidate(
-            kind="stuck-call", ranks=(rank,), culprits=(rank,), where=newest.place, t_ns=since,
+            kind="stuck-call", ranks=(rank,), culprits=(rank,), where=at, t_ns=since,
             evidence=Evidence(since, rank, "timeline"),
-            facts=StuckBehind(
-                others, newest.blocking, view.t_ns - since, rank, view.ranks[rank].pid
-            ),
+            facts=StuckBehind(others, blocking, view.t_ns - since, rank, view.ranks[rank].pid),
         )  # fmt: skip
 
 
