@@ -412,7 +412,8 @@ class StuckBehind(Note):
         )
 
     def advice(self) -> str:
-        return blocking_advice(self.blocking, self) if self.blocking.call != "busy" else self.tries("")
+        busy = self.blocking.call == "busy"
+        return self.tries("") if busy else blocking_advice(self.blocking, self)
 
 
 @dataclass(frozen=True, slots=True)
