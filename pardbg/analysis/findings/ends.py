@@ -354,8 +354,10 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
     code = view.ranks[end.rank].exit_code
     if code == _SIGKILL and _terminated_before(view, end.t_ns):
         return True  # a launcher kills ranks that SIGTERM did not end
-    if code is None and end.how == "killed" and end.t_ns - earliest.t_ns > TOGETHER_NS:
-        return True  # a launcher ended and reaped it before the hub could look
+    if code is None and end.how == "killed" and end != earliest:
+        in_exit = (left_ns(view, end.rank) or end.t_ns) < end.t_ns
+        if in_exit or end.t_ns - earliest.t_ns > TOGETHER_NS:
+            return True  # a launcher ended and reaped it before the hub could look
     if gave_up(view, end.rank):
         return True
     if code == _SIGTERM:
@@ -449,8 +451,7 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
         last, (_, crashed) = last_op(view, rank), crash_place(view, first)
         return "rank-lost", Lost(first.how == "killed", code, waiting, *last, printed, crashed)
     failed = failure(view, rank)
-    own_raise = bool(failed.origin) and is_user(failed.origin[-1])
-    made_up = rehearsed(view) and own_raise
+    made_up = rehearsed(view) and bool(failed.origin) and is_user(failed.origin[-1])
     error, cause, also = brief(failed.text), _cause(failed), _also(failed)
     return "exception", Raised(error, failed.step, rank, made_up, waiting, cause=cause, also=also)
 
@@ -491,10 +492,9 @@ def _followed(
 ) -> Candidate:
     """Return one candidate for the ends that follow from other ranks' ends."""
     ranks, victims = _ranks(followed), left_waiting(view)
-    waited_for: set[int] = set()
-    if victims.keys() >= set(ranks):
-        waited_for = set().union(*(victims[rank] for rank in ranks)).difference(ranks)
+    known = ranks if victims.keys() >= set(ranks) else ()
+    gone = {one for rank in known for one in victims[rank]}.difference(ranks)
     return Candidate(
         kind="rank-lost", ranks=ranks, t_ns=followed[0].t_ns, last_resort=only_victims,
-        facts=Followed(_ranks(roots), tuple(sorted(waited_for))),
+        facts=Followed(_ranks(roots), tuple(sorted(gone))),
     )  # fmt: skip

@@ -42,8 +42,8 @@ def odd_one_out(view: View, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def followed(order: Sequence[object]) -> object | None:
-    """Return what followed before, each time that ops came in this order: as many of the newest
-    ones as repeat, or half as many, and with another kind of op among them. None: not known."""
+    """Return the op that followed each time that the newest ops came in this order before: half as
+    many as repeat, at least eight, of more than one kind. None: not known, or several did."""
     coded = _coded(order)
     run = next((i for i, one in enumerate(order[::-1]) if one != order[-1]), len(order))
     least = max(run + 1, _LEAST, _ends(coded, len(coded))[0] // 2)

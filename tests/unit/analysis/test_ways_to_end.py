@@ -288,3 +288,16 @@ def test_a_stack_from_before_the_ranks_last_deeds_is_not_in_the_report() -> None
     made = report(trace.store())
     assert [one.culprits for one in made.findings if one.kind == "rank-exited"] == [(1,)]
     assert made.stacks == ()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_rank_that_was_ended_in_its_exit_is_not_named_beside_who_failed(left: bool) -> None:
+    """Rank 1 raised; 40 ms later rank 2 is gone, its code unknown: killed, or by the launcher."""
+    trace = three(waiting=())
+    if left:
+        leaves(trace.ranks[2], 10)
+    raises(trace.ranks[1], 1000)
+    ends(trace, trace.ranks[2], 1040, "killed")
+    trace.end(1200, code=1)
+    named = {f.culprits for f in report(trace.store()).findings if f.severity == "error"}
+    assert named - {()} == ({(1,)} if left else {(1,), (2,)})
