@@ -17,6 +17,7 @@ from typing import Final
 from pardbg_agent import words as agent
 from pardbg_agent.words import LARGEST as LARGEST
 from pardbg_agent.words import MAX_TERMS as MAX_TERMS
+from pardbg_agent.words import message as message
 from pardbg_agent.words import rank_set as rank_set
 from pardbg_agent.words import ranks_text as ranks_text
 from pardbg_agent.words import scaled, short

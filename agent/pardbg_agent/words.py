@@ -75,6 +75,12 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(known) != 1 else ''} {rank_set(known, most=MAX_TERMS)}"
 
 
+def message(op: str, send: bool, peer: int, carried: str = "") -> str:
+    """Return ``recv B3 from r1``, ``send to r2``; ``peer`` is -1 if it may be any rank."""
+    other = "any rank" if peer < 0 else f"r{peer}"
+    return " ".join(filter(None, (op, carried, "to" if send else "from", other)))
+
+
 def whole(text: object, largest: int = LARGEST) -> int | None:
     """Return the number that ``text`` spells in ASCII digits; None if it is anything else.
 

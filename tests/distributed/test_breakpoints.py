@@ -53,7 +53,7 @@ def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
 
         reply = control.command(Verb.UNTIL, expr="op==send and step>=3 and rank==0")
         assert reply.ok and reply.status is not None, reply
-        assert [(w.rank, w.next[:10]) for w in reply.status.why] == [(0, "SEND_F 0→1")]
+        assert [(w.rank, w.next) for w in reply.status.why] == [(0, "send F0 to r1")]
 
         assert control.command(Verb.CONTINUE).ok
         alone = control.command(Verb.PAUSE, "1")

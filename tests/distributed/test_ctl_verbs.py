@@ -105,9 +105,9 @@ def stopping(ctl: Ask) -> None:
     (first, second) = ctl("breaks")["breaks"]
     assert (first["condition"], second["kind"]) == ("step==999999", "nan")
     until = ctl("until op==send and rank==0")
-    assert until["held"]["0"].startswith("SEND_F 0→1"), until
+    assert until["held"]["0"].startswith("send F"), until
     until = ctl("until op==send and not action==F")
-    assert until["held"]["1"].startswith("SEND_B 1→0"), until
+    assert until["held"]["1"].startswith("send B"), until
     assert ctl("tbreak op==send and rank==1")["text"].startswith("breakpoint 5:")
     assert ctl("continue")["mode"] == "running"
     wait_until(lambda: ctl("status")["mode"] == "held", 20, "the breakpoint that stops once")

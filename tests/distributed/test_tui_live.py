@@ -63,7 +63,7 @@ async def test_watch_pause_step_and_leave_a_real_pipeline(tmp_path: Path) -> Non
             await until(lambda: at_a_step(app), "the next step's begin", WAIT_S)
             step = held(app)[0]
             await pilot.press("t")
-            await until(lambda: "mb0" in held(app).get(0, "") or "0F1" in held(app).get(0, ""),
+            await until(lambda: "send F0" in held(app).get(0, "") or "0F1" in held(app).get(0, ""),
                         "0F0 has run", WAIT_S)  # fmt: skip
             assert held(app)[1] != "" and held(app)[0] != step
             before = held(app)[0]

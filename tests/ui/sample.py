@@ -164,7 +164,7 @@ def _rank_rows(p: int, t: int, pipelined: bool) -> tuple[RankNow, ...]:
         if rank % 4 == 3:
             state = "waiting"
             now = Activity(
-                "in", f"recv {rank - 1}→{rank} mb4" if pipelined else "all_reduce dp #43"
+                "in", f"recv F4 from r{rank - 1}" if pipelined else "all_reduce dp #43"
             )
             since = t - 1200 * MS
         steps = tuple((408 + (rank * 7 + i * i * 3) % 13) * MS for i in range(24))

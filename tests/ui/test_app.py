@@ -22,10 +22,10 @@ from tests.ui.fakes import FakePort, FakeSource, FakeStore, app_on, shows, text_
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 WORDS = {
-    "overview": ("held before 2F4", "recv 2→3 mb4", "step time"),
+    "overview": ("held before 2F4", "recv F4 from r2", "step time"),
     "pipeline": ("implied 27.3%", "plan", "seen", "rank 0 at 40 ms", "dependency"),
     "timeline": ("compute", "wait", "across"),
-    "collectives": ("p2p", "1 → 2", "F mb3"),
+    "collectives": ("p2p", "1 → 2", "F3"),
     "traffic": ("observed", "12.4 MB/s"),
     "memory": ("resident set", "expected", "394 MiB"),
     "debug": ("console", "stacks", "since"),

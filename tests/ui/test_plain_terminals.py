@@ -127,7 +127,7 @@ def test_kinds_of_operations_have_a_mark_each(creep: Snapshot) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "shown"),
     [
-        ("send F3 →1", 1, "s"),
+        ("send F3 to r1", 1, "s"),
         ("recv", 2, "r"),
         ("all_reduce #4", 1, "A"),
         ("pipeline", 7, "pipeli…"),
@@ -140,7 +140,7 @@ def test_a_narrow_box_has_a_letter(name: str, size: int, shown: str) -> None:
 
 
 def test_narrow_boxes_of_one_kind_stay_apart() -> None:
-    boxes = [LaneSpan(at, at + 1, "send F0 →1", "comm.send") for at in range(3)]
+    boxes = [LaneSpan(at, at + 1, "send F0 to r1", "comm.send") for at in range(3)]
     assert plain(lane(boxes, Axis(0, 20, 20))).rstrip() == "s▏s"
 
 

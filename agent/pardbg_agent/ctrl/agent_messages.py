@@ -61,7 +61,7 @@ class State(Message, tag="state"):
     """Gate class at which the training thread is held; 0: it runs, or waits inside an op."""
     held_since_ns: int = 0
     next: Line = ""
-    """Next event at the gate: ``2F4``, ``SEND_F 2→3 mb4``, ``all_reduce dp #42``."""
+    """Next event at the gate: ``2F4``, ``send F4 to r3``, ``all_reduce dp #42``."""
     step: int = 0
     """Steps that ended, including one that ends at this gate."""
     open: tuple[OpenOp, ...] = ()

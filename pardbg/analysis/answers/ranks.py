@@ -29,6 +29,7 @@ from pardbg.analysis.pipeline.pipelines import layouts, running_action, state_at
 from pardbg.analysis.pipeline.values import PipelineView
 from pardbg.events import fields
 from pardbg.store.process import Process
+from pardbg.words import message
 from pardbg_agent import wire
 
 ActivityKind = Literal[
@@ -376,13 +377,12 @@ def _last_end(view: View, process: Process) -> int:
 
 
 def _op_text(view: View, process: Process, row: int) -> str:
-    """Return the op of a wait, such as ``all_gather dp_shard #80`` or ``recv from 3``."""
+    """Return the op of a wait, such as ``all_gather dp_shard #80`` or ``recv from r3``."""
     table = process.table("wait")
     flags, peer = int(table.col("flags")[row]), int(table.col("peer")[row])
     if flags & _P2P:
-        if peer < 0:
-            return "recv from any rank"
-        return f"send to {peer}" if flags & _SEND else f"recv from {peer}"
+        sends = bool(flags & _SEND)
+        return message("send" if sends else "recv", sends, peer)
     op = process.ops.get(int(table.col("name_id")[row]))
     name = op.op if op is not None else process.name(int(table.col("name_id")[row])) or "an op"
     group = process.groups.get(int(table.col("group_id")[row]))

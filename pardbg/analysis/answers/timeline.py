@@ -18,6 +18,7 @@ from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
+from pardbg.words import message
 from pardbg_agent import wire
 
 
@@ -304,9 +305,8 @@ def _label(process: Process, table: str, row: _Row) -> str:
         return name if row.name_id else ""
     op = process.ops.get(row.name_id)
     verb = op.op if op is not None else "send" if row.flags & wire.Flag.SEND else "recv"
-    what = f" {op.reduce}{mb}" if op is not None and op.reduce and row.microbatch >= 0 else ""
-    arrow = "→" if verb == "send" else "←"
-    return f"{verb}{what} {arrow}{row.peer}" if row.peer >= 0 else f"{verb}{what}"
+    what = f"{op.reduce}{mb}" if op is not None and row.microbatch >= 0 else ""
+    return message(verb, bool(row.flags & wire.Flag.SEND), row.peer, what)
 
 
 _SEEN_NS: Final = 1_000_000
@@ -336,7 +336,7 @@ class WaitedFor:
     """Op and rank that a box waited for."""
 
     op: str
-    """Op in words: ``all_reduce dp #43``, ``recv F mb2 from r1``."""
+    """Op in words: ``all_reduce dp #43``, ``recv F2 from r1``."""
     bytes: int
     rank: int | None
     """Rank that arrived last, after the waiting rank; None: there was none."""
@@ -396,8 +396,7 @@ def _messages(snapshot: Snapshot, rank: int) -> Found:
         if own is None:
             continue
         peer = row.dst if sends else row.src
-        what = f"{row.label} " if row.label else ""
-        op = f"send {what}to r{peer}" if sends else f"recv {what}from r{peer}"
+        op = message("send" if sends else "recv", sends, peer, row.label)
         late = (snapshot.t_ns if peers is None else peers) - own
         if not sends and row.waited_ns is not None:
             late = row.waited_ns

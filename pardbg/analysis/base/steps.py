@@ -230,6 +230,13 @@ def _enclosed(
     return {name: intersect(of[name], out[name]) for name in of.keys() & out.keys()}
 
 
+def last_step_end(view: View) -> int:
+    """Return when the newest step of any rank ended, in ns; without steps the cursor's time."""
+    rows = (view.rows(process, "step") for process in view.ranks.values())
+    ends = (int(table.when[visible - 1]) for table, visible in rows if visible)
+    return max(ends, default=view.t_ns)
+
+
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
     """Return the newest step under way on any rank at the cursor. Ops count only if nothing else
     has a step: ops after the last step belong to no step, whatever number their records have."""

@@ -304,10 +304,10 @@ def _misfit(send: Issue, recv: Issue) -> Verdict | None:
 
 
 def _label(send: Issue | None, recv: Issue | None) -> str:
-    """Return ``F mb4`` if the pipeline labelled the op with stage and microbatch; else empty."""
+    """Return ``F4`` if the pipeline labelled the op with stage and microbatch; else empty."""
     for issue in (send, recv):
         if issue is not None and issue.microbatch != wire.NONE:
-            return f"{issue.op.reduce} mb{issue.microbatch}".strip()
+            return f"{issue.op.reduce}{issue.microbatch}"
     return ""
 
 

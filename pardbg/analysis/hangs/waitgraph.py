@@ -30,6 +30,7 @@ from pardbg.events import fields
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
 from pardbg.store.table import Table
+from pardbg.words import message
 from pardbg_agent import wire
 
 PATIENCE_NS: Final = 2_000_000_000
@@ -107,9 +108,7 @@ class PendingOp:
             return f"{self.op.op}({of})" if of else self.op.op
         if not self.p2p:
             return f"{self.op.op} {self.name} #{self.seq}"
-        if self.peer < 0:
-            return "recv from any rank"
-        return f"send to {self.peer}" if self.send else f"recv from {self.peer}"
+        return message("send" if self.send else "recv", self.send, self.peer)
 
 
 @dataclass(frozen=True, slots=True)

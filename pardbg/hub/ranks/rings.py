@@ -20,6 +20,7 @@ from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.crash_stacks import crash_of
 from pardbg.hub.ranks.processes import exit_code, runnable, schedule, start_time, stat_fields
 from pardbg.hub.removal import RING, remove_ring, remove_rings
+from pardbg.words import message
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingError, RingReader, stable_fields
@@ -283,8 +284,7 @@ def _unrecorded(ring: Mapped, head: int) -> list[bytes]:
 
 def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
     if flags & wire.Flag.P2P:
-        other = "any rank" if peer < 0 else str(peer)
-        return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {other}"
+        return message(op, bool(flags & wire.Flag.SEND), peer)
     return f"{op} {group} #{seq}".replace("  ", " ")
 
 

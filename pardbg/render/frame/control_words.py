@@ -28,6 +28,7 @@ from pardbg.words import (
     binary_size,
     countdown,
     duration,
+    message,
     plural,
     rank_set,
     ranks_text,
@@ -137,10 +138,10 @@ def _steps(old: int, new: int) -> str:
 
 
 def op_text(op: OpenOp) -> str:
-    """Return text such as ``all_reduce dp #42``, ``recv from 2``."""
+    """Return text such as ``all_reduce dp #42``, ``recv from r2``."""
     if op.peer is None:
         return f"{op.op} {op.group} #{op.seq}"
-    return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"
+    return message(op.op, op.send, op.peer)
 
 
 def waits_text(waits: facts.Waits) -> str:

@@ -65,8 +65,8 @@ class Sum:
 
 
 def _op(row: CollectiveRow | P2PRow) -> str:
-    """Return the op of a row; for a message its contents without the number, ``F`` of ``F mb4``."""
-    return row.op if isinstance(row, CollectiveRow) else row.label.partition(" ")[0] or "message"
+    """Return the op of a row; for a message its contents without the number, ``F`` of ``F4``."""
+    return row.op if isinstance(row, CollectiveRow) else row.label.rstrip("0123456789") or "message"
 
 
 def _figures(row: CollectiveRow | P2PRow) -> tuple[int | None, float | None, float | None]:

@@ -19,6 +19,7 @@ from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
 from pardbg.session.export.gathered import Array, Gathered
 from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.process import Process
+from pardbg.words import message
 from pardbg_agent.wire import NO_GROUP, Flag
 
 LANES: Final = {
@@ -178,21 +179,17 @@ def _op_text(
 ) -> str:  # fmt: skip
     """Return the JSON head of an op; cached, since ranks that do the same share it."""
     args: dict[str, Any] = {"dtype": dtype, "group": key}
-    words = [op]
     if flags & Flag.P2P:
-        words.append(f"{'to' if flags & Flag.SEND else 'from'} {peer}")
-        args |= {"peer": peer, "tag": tag}
-        if mb >= 0:
-            words.append(f"{reduce} mb{mb}".strip())
-            args["microbatch"] = mb
+        text = message(op, bool(flags & Flag.SEND), peer, f"{reduce}{mb}" if mb >= 0 else "")
+        args |= {"peer": peer, "tag": tag} | ({"microbatch": mb} if mb >= 0 else {})
     else:
-        words.append(shown)
+        text = f"{op} {shown}"
         args["reduce"] = reduce
     if done:
         args["source"] = source_of(flags)
     if flags & _FAILED:
         args["failed"] = True
-    return _head(" ".join(words), "p2p" if flags & Flag.P2P else "collective", args)
+    return _head(text, "p2p" if flags & Flag.P2P else "collective", args)
 
 
 def _action(process: Process, _kind: str, name_id: int, stage: int, mb: int) -> str:

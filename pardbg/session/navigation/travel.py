@@ -21,7 +21,8 @@ from pardbg.session.navigation.goto import Target, wall_near
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
-from pardbg.words import duration, size
+from pardbg.words import duration, message, size
+from pardbg_agent import wire
 
 UNITS: Final = ("step", "action", "op", "tick", "finding", "bookmark")
 """Units that one key press moves by, in the order in which they are offered."""
@@ -220,8 +221,9 @@ def _op_text(process: Process, name: str, row: int) -> str:
     group = process.groups.get(int(table.col("group_id")[row]))
     word = op.op if op is not None else "op"
     if name == "issue_p2p":
-        peer, arrow = int(table.col("peer")[row]), "→" if word == "send" else "←"
-        return f"rank {process.rank} {word} {arrow}{peer}{_bytes(table, row)}"
+        sends = bool(int(table.col("flags")[row]) & wire.Flag.SEND)
+        text = message(word, sends, int(table.col("peer")[row]))
+        return f"rank {process.rank} {text}{_bytes(table, row)}"
     where = f" {group.axis or group.name}" if group is not None else ""
     seq = int(table.col("seq")[row])
     return f"rank {process.rank} {word}{where} #{seq}{_bytes(table, row)}"

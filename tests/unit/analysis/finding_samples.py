@@ -100,7 +100,7 @@ def _waits() -> list[Candidate]:
         missing(progress, early=True), missing(Absence("runs", AT), early=True),
         missing(unknown, unknown, culprits=(2, 3), early=True),
         missing(unknown, progress, culprits=(2, 3), over=True, victims=(0, 1, 4)),
-        missing(unknown, more=(*waiting(5, op="send to 2"), *waiting(6, 7, op="barrier tp #1"),
+        missing(unknown, more=(*waiting(5, op="send to r2"), *waiting(6, 7, op="barrier tp #1"),
                                *waiting(8, op="barrier dp #1"))),
         _deadlock("deadlock", odd=(1,)), _deadlock("p2p-cycle", odd=(1,)),
         *(_deadlock(of) for of in ("deadlock", "p2p-cycle", "p2p-tag-mismatch")),
@@ -111,7 +111,7 @@ def _waits() -> list[Candidate]:
         _deadlock("deadlock", locks=((0, "a waits for LOCK; thread b is inside it at c.py:3"),)),
     ]  # fmt: skip
     for send in (True, False):
-        wait = waits.Waiting(0, Label("send to 2" if send else "recv from 2"), 57 * S)
+        wait = waits.Waiting(0, Label("send to r2" if send else "recv from r2"), 57 * S)
         facts = waits.Misaddressed((2,), False, False, wait, send, 1, ((0, AT), (1, AT)))
         found.append(one(f"unpaired-{'send' if send else 'recv'}", facts, (0, 1), (0,)))
     op = Label("barrier world #7")
@@ -153,7 +153,7 @@ def _deadlock(
 ) -> Candidate:
     facts = waits.Deadlock(
         blamed=(0, 1), never_made=False, over=over, of=of, sure=True, tags=(7, 9), others=(2, 3),
-        waits=(*waiting(0, op="send to 1"), *waiting(1)), keys=keys, calls=calls,
+        waits=(*waiting(0, op="send to r1"), *waiting(1)), keys=keys, calls=calls,
         places=tuple((rank, AT) for rank in named), named=named, odd=odd, locks=locks,
     )  # fmt: skip
     return one(of, facts, (0, 1, 2, 3), (0, 1), AT)
@@ -391,7 +391,7 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("loss", 5, "head.weight", (), True, True, spoilt=(1,)), (0, 1)),
         one("nan", state.NotFinite("input to a collective of world, #5", 5, "head.weight", (0, 2),
                                    True, False), (0, 2), (2,)),
-        one("nan", state.NotFinite("input to send 0→1", 5, "", (), False, False), (0,), (0,)),
+        one("nan", state.NotFinite("input to send to r1", 5, "", (), False, False), (0,), (0,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, mixed=True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), False, False, False, (5, 9)), (1,), (1,)),

@@ -261,7 +261,7 @@ def test_p2p_pairs_by_order_on_the_edge() -> None:
     assert [(r.send_ns, r.recv_ns, r.done_ns) for r in rows] == [
         (ns(1), ns(3), ns(4)), (ns(2), ns(5), ns(6)),
     ]  # fmt: skip
-    assert rows[0].label == "F mb4"
+    assert rows[0].label == "F4"
 
 
 def test_p2p_orders_in_the_tail_count_from_the_runs_start() -> None:

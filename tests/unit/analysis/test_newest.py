@@ -64,7 +64,7 @@ def test_who_is_late_with_a_message_as_before_is_not_misaddressed() -> None:
     chatter(trace)
     (said,) = (f for f in findings(at(trace, 3000)) if f.severity != "info")
     assert (said.kind, said.culprits) == ("missing-rank", (0,))
-    assert facts(said, "waits") == (Waiting(1, Label("send to 0"), ns(10)),)
+    assert facts(said, "waits") == (Waiting(1, Label("send to r0"), ns(10)),)
 
 
 def test_a_message_of_two_sizes_is_found_behind_others() -> None:

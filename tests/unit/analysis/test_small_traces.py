@@ -187,10 +187,10 @@ def stated(said: dict[str, object], t: float = 50, at: float | None = None) -> R
 def test_rank_states() -> None:
     held = stated({"held": 8, "held_since_ns": ns(20), "next": "2F4"})
     assert (held.state, held.now, held.since_ns) == ("held", Activity("held before", "2F4"), ns(20))
-    waiting = stated({"open": 1, "open_op": "recv 2→3 mb4", "open_since_ns": ns(20)})
+    waiting = stated({"open": 1, "open_op": "recv F4 from r2", "open_since_ns": ns(20)})
     assert (waiting.state, waiting.now, waiting.since_ns) == (
         "waiting",
-        Activity("in", "recv 2→3 mb4"),
+        Activity("in", "recv F4 from r2"),
         ns(20),
     )
     busy = stated({"what": "forward", "since_ns": ns(45)})
@@ -256,7 +256,7 @@ def test_timeline_boxes() -> None:
         ("0F0", "action.F"), ("0F1", "action.F"), ("0B0", "action.B"), ("0B1", "action.B"),
     ]  # fmt: skip
     assert (boxes[2].t0_ns, boxes[2].t1_ns) == (ns(5), ns(7))
-    assert [b.label for b in made[0]["comm"]] == ["recv B0 ←1", "recv B1 ←1"]
+    assert [b.label for b in made[0]["comm"]] == ["recv B0 from r1", "recv B1 from r1"]
     # Only what touches the window.
     assert [b.label for b in lanes(store, ns(6), ns(7.5), 100)[0]["compute"]] == ["0B0"]
 

@@ -128,7 +128,7 @@ def test_a_ring_of_receives_is_a_cycle_and_who_waits_beside_it_is_not_in_it() ->
     trace.ranks[3].collective("world", "all_reduce", 2, None)
     said = found(trace, 2500)["p2p-cycle"]
     assert (said.culprits, said.ranks) == ((0, 1, 2), (0, 1, 2, 3))
-    assert {wait.rank: wait.op for wait in facts(said, "waits")}[0] == "recv from 2"
+    assert {wait.rank: wait.op for wait in facts(said, "waits")}[0] == "recv from r2"
     assert facts(said, "others") == (3,)
 
 
@@ -273,7 +273,7 @@ def test_a_message_for_another_rank_than_the_one_that_waits(send: bool) -> None:
     (said,) = standstills(at(trace, 3000))
     kind = "unpaired-send" if send else "unpaired-recv"
     assert (said.kind, said.culprits, said.ranks) == (kind, (0,), (0, 1))
-    op = Label("send to 2" if send else "recv from 2")
+    op = Label("send to r2" if send else "recv from r2")
     assert facts(said, "wait", "send", "other") == (Waiting(0, op, ns(1)), send, 1)
 
 

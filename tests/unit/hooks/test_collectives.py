@@ -296,8 +296,8 @@ def test_a_closed_gate_is_asked_before_the_op_and_knows_what_comes(
     assert asked == [
         (Gate.COLLECTIVE, "all_reduce default #0", 0),
         (Gate.COLLECTIVE, "all_reduce default #1", 0),
-        (Gate.SEND, "send 1→3", 0),
-        (Gate.RECV, "recv 0→1", 0),
+        (Gate.SEND, "send to r3", 0),
+        (Gate.RECV, "recv from r0", 0),
     ]
 
 

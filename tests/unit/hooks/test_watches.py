@@ -92,7 +92,7 @@ def test_nan_in_an_input_holds_that_op_before_it_is_issued(c: core.Core) -> None
         ("2 of 8 values are not finite (1 NaN, 1 infinite; the first at 5) in the input of "
          "all_reduce default #1", "all_reduce default #1"),
         ("2 of 8 values are not finite (1 NaN, 1 infinite; the first at 5) in the input of "
-         "send 1→2", "send 1→2"),
+         "send to r2", "send to r2"),
     ]  # fmt: skip
 
 

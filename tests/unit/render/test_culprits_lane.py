@@ -124,7 +124,7 @@ def test_the_culprits_place_is_written_as_the_others() -> None:
     rows = [plain(row) for row in findings(made, 120, 36, 0, Around(found, window)).body]
     table = [" ".join(row.partition("◷")[2].split()[:5]) for row in rows if "◷" in row]
     waiting = "all_reduce default #21 planted.py:75 report_mean"
-    assert table == [waiting, waiting, "recv from 3 unpaired_recv.py:37 train", waiting]
+    assert table == [waiting, waiting, "recv from r3 unpaired_recv.py:37 train", waiting]
 
 
 def test_a_rank_that_has_ended_never_came() -> None:

@@ -87,7 +87,7 @@ def test_the_overview_says_what_each_rank_does() -> None:
     text = text_of(overview(snapshot_1f1b(), 120, 36))
     assert "▶ 0F5" in text
     assert "‖ held before 2F4" in text
-    assert "◷ recv 2→3 mb4 1.20 s" in text
+    assert "◷ recv F4 from r2 1.20 s" in text
     assert "slow-stage" in text and "loss" in text
 
 

@@ -18,13 +18,13 @@ def test_who_waits_for_a_rank_that_is_held_alone_and_for_how_long() -> None:
     }  # fmt: skip
     status = Status(
         Mode.HELD, lease_ns=59_000_000_000, pending=2, timeout_ns=25_400_000_000,
-        held={2: "SEND_F 2→3 mb0"}, waiting=waiting,
+        held={2: "send F0 to r3"}, waiting=waiting,
     )  # fmt: skip
     assert text(Verb.STATUS, Reply(status=status)).splitlines() == [
         "held · lease 59 s · 2 ops pending · an op times out in 26 s",
-        "    1  waits in send to 2 for rank 2",
-        "    2  SEND_F 2→3 mb0",
-        "    3  waits in recv from 2 for rank 2",
+        "    1  waits in send to r2 for rank 2",
+        "    2  send F0 to r3",
+        "    3  waits in recv from r2 for rank 2",
     ]
 
 

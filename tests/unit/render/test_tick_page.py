@@ -140,6 +140,6 @@ def test_the_cell_under_the_mouse_and_its_answer() -> None:
 def test_a_gate_is_said_in_full_where_nothing_stands_beside_it() -> None:
     row = TickRow(2, (2,), (), "optimizer", None, None, 0, None)
     assert "optimizer" in plain(gutter(row, many_stages=False, cells=20))
-    waits = replace(row, gate="RECV_B 3→2 mb7", waits_for="3B7", waits_rank=3)
+    waits = replace(row, gate="recv B7 from r3", waits_for="3B7", waits_rank=3)
     shown = plain(gutter(waits, many_stages=False, cells=34))
     assert "recv B7" in shown and "◂ 3B7 r3" in shown

@@ -104,9 +104,9 @@ def test_steps_are_numbered_one_way() -> None:
 HANGS = {
     "fault-missing-rank": ("missing-rank", "r2", "all_reduce default #21", "missing_rank.py:45"),
     "fault-group-order": ("deadlock", "r2", "all_reduce guesses #3", "group_order.py:46"),
-    "fault-p2p-cycle": ("p2p-cycle", "r1–3", "recv from 3", "p2p_cycle.py:52"),
+    "fault-p2p-cycle": ("p2p-cycle", "r1–3", "recv from r3", "p2p_cycle.py:52"),
     "fault-mismatch-op": ("op-mismatch", "r2", "all_reduce default #21", "mismatch_op.py:37"),
-    "fault-unpaired-recv": ("unpaired-recv", "r2", "recv from 3", "unpaired_recv.py:37"),
+    "fault-unpaired-recv": ("unpaired-recv", "r2", "recv from r3", "unpaired_recv.py:37"),
 }
 """Session -> what the banner says: kind, culprits, op, place (of ``sessions/``' own faults)."""
 

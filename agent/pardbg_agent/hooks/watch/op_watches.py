@@ -18,7 +18,7 @@ from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.watch import mismatch, not_finite
 from pardbg_agent.tables.c10d_ops import C10dOp
 from pardbg_agent.wire import Flag, Gate
-from pardbg_agent.words import duration, times_median, took
+from pardbg_agent.words import duration, message, times_median, took
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,12 @@ class Coming:
     mb: int
 
     def text(self) -> str:
-        """Return the op as text: ``all_reduce dp #42``, ``SEND_F 2→3 mb4``."""
+        """Return the op as text: ``all_reduce dp #42``, ``send F4 to r3``."""
         spec, group = self.spec, self.group
         if not spec.p2p:
             return f"{spec.kind} {group.name} #{self.core.ops.num_issued(group.key)}"
-        me, other = self.core.identity.rank, "?" if self.peer < 0 else str(self.peer)
-        ends = f"{me}→{other}" if spec.send else f"{other}→{me}"
-        return f"{self._action()} {ends} mb{self.mb}" if self.label else f"{spec.kind} {ends}"
-
-    def _action(self) -> str:
-        return f"{self.spec.kind.upper()}_{self.label}"
+        carried = f"{self.label}{self.mb}" if self.label else ""
+        return message(spec.kind, spec.send, self.peer, carried)
 
     def facts(self) -> dict[str, Any]:
         """Return the op's fields for breakpoints; unknown ones are None."""
@@ -157,10 +153,9 @@ def action_ended(c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: i
 
 
 def _name(c: _core.Core, op: Op) -> str:
-    """Return ``all_reduce dp #42`` or ``recv 0→1`` for an op."""
+    """Return ``all_reduce dp #42`` or ``recv from r0`` for an op."""
     name = c.defs.op_named(op.name_id)
     if op.flags & _P2P:
-        me, other = c.identity.rank, "?" if op.peer < 0 else str(op.peer)
-        return f"{name} {me}→{other}" if op.flags & _SEND else f"{name} {other}→{me}"
+        return message(name, bool(op.flags & _SEND), op.peer)
     groups = list(of(c).groups.values())
     return f"{name} {next((g.name for g in groups if g.group_id == op.group_id), '?')} #{op.seq}"

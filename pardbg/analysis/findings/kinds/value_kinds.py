@@ -23,7 +23,7 @@ class NotFinite(Facts):
     """The first non-finite value: a rank's loss, or its input to an op."""
 
     what: str
-    """Name of the value: ``loss``, or ``input to send 0→1``."""
+    """Name of the value: ``loss``, or ``input to send to r1``."""
     step: int
     parameter: str
     since: tuple[int, ...]

@@ -10,6 +10,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import each_own_loss, newest_ended, own_losses
+from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.data_kinds import (
     SameData,
@@ -71,7 +72,7 @@ def same_data(view: View) -> Iterable[Candidate]:
             same = ranks.intersection(together)
             if len(same) > 1 and _alike_alone(view, process, same, last):
                 yield Candidate(
-                    kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
+                    kind="same-data", ranks=tuple(sorted(same)), t_ns=last_step_end(view),
                     facts=SameData(_ALIKE),
                 )  # fmt: skip
 
@@ -93,7 +94,7 @@ def same_targets(view: View) -> Iterable[Candidate]:
                 unlike = any(len({one.get(rank) for rank in ranks}) > 1 for one in losses)
                 if unlike and shared.isdisjoint(steps):
                     yield Candidate(
-                        kind="same-data", ranks=tuple(sorted(ranks)), t_ns=view.t_ns,
+                        kind="same-data", ranks=tuple(sorted(ranks)), t_ns=last_step_end(view),
                         facts=SameTargets(_TARGETS),
                     )  # fmt: skip
 
@@ -112,7 +113,7 @@ def same_parts(view: View) -> Iterable[Candidate]:
         for (parts, part), ranks in alike.items():
             if parts > 1 < len(ranks) and not shared_losses(view, view.ranks[min(ranks)], ranks):
                 yield Candidate(
-                    kind="same-data", ranks=tuple(sorted(ranks)), t_ns=view.t_ns,
+                    kind="same-data", ranks=tuple(sorted(ranks)), t_ns=last_step_end(view),
                     facts=SameParts(part, parts),
                 )  # fmt: skip
 
@@ -126,7 +127,7 @@ def same_orders(view: View) -> Iterable[Candidate]:
     if ranks:
         _, _, epoch, times = newest[ranks[0]]
         yield Candidate(
-            kind="same-order", ranks=ranks, t_ns=view.t_ns,
+            kind="same-order", ranks=ranks, t_ns=last_step_end(view),
             culprits=ranks if len(ranks) < len(view.ranks) else (), facts=SameOrder(epoch, times),
         )  # fmt: skip
 
@@ -164,6 +165,7 @@ def skipped_batches(view: View) -> Iterable[Candidate]:
                 if since is not None and alone and rank not in told:
                     told.add(rank)
                     yield Candidate(
-                        kind="skipped-batch", ranks=ranks, culprits=(rank,), t_ns=view.t_ns,
+                        kind="skipped-batch", ranks=ranks, culprits=(rank,),
+                        t_ns=last_step_end(view),
                         facts=SkippedBatch(since, steps[-1] - since + 1, what),
                     )  # fmt: skip

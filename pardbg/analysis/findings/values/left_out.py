@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import NotAveraged
 from pardbg.analysis.findings.values.checksums import OWN, Key, Sums, checksums
@@ -42,7 +43,8 @@ def left_out(view: View) -> Iterable[Candidate]:
             first = next(step for step, look in looks.items() if _apart([look]) == apart)
             names = tuple(name for _, name in apart)
             yield Candidate(
-                kind="replica-divergence", ranks=tuple(ranks), t_ns=view.t_ns, where=names[0],
+                kind="replica-divergence", ranks=tuple(ranks), where=names[0],
+                t_ns=last_step_end(view),
                 facts=NotAveraged(names, first, apart == [*newest[-1]][-len(apart) :]),
             )  # fmt: skip
 

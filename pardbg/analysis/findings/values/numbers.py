@@ -11,6 +11,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
+from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
@@ -39,6 +40,7 @@ from pardbg.analysis.findings.values.exchanged import (
     shared_losses,
 )
 from pardbg.store.process import Process
+from pardbg.words import message
 from pardbg_agent import wire
 
 _P2P, _SEND, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.SEND), int(wire.Flag.INFERRED)
@@ -272,7 +274,7 @@ def _op(
     name = "?" if group is None else group.axis or group.name
     if flags & _P2P:
         part = f", stage {stage} microbatch {mb}" if stage >= 0 else ""
-        return f"send {rank}→{peer}{part}", (rank, seq)
+        return f"{message('send', True, peer)}{part}", (rank, seq)
     return f"a collective of {name}, #{seq}", (group.key if group is not None else "", seq)
 
 
@@ -312,7 +314,7 @@ def unaveraged(view: View) -> Iterable[Candidate]:
             continue
         steps = min(view.visible(view.ranks[rank], "step") for rank in ranks)
         yield Candidate(
-            kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=view.t_ns,
+            kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=last_step_end(view),
             facts=(NoGradientExchange if parts < 2 else Unaveraged)(parameters_bytes, steps),
         )  # fmt: skip
 
@@ -328,7 +330,7 @@ def summed_twice(view: View) -> Iterable[Candidate]:
         # In a small model a loss or two take as many bytes; with several dtypes, one may be cast.
         if times == 2 and model.parameters_bytes > SMALL_BYTES and model.dtype:
             yield Candidate(
-                kind="summed-twice", ranks=group.ranks, t_ns=view.t_ns,
+                kind="summed-twice", ranks=group.ranks, t_ns=last_step_end(view),
                 facts=SummedTwice(model.parameters_bytes),
             )  # fmt: skip
 
@@ -346,7 +348,7 @@ def kept_gradients(view: View) -> Iterable[Candidate]:
             lasts = len(unlike) > 1 and unlike[-1] == steps[-1]
             told.update(ranks)
             yield Candidate(
-                kind="gradients-kept", ranks=ranks, culprits=own, t_ns=view.t_ns,
+                kind="gradients-kept", ranks=ranks, culprits=own, t_ns=last_step_end(view),
                 facts=GradientsKept(unlike[0], len(unlike), len(steps), lasts),
             )  # fmt: skip
     added = {rank: sorted(_by_step(view, rank, _ADDED)) for rank in view.ranks.keys() - told}
@@ -354,7 +356,7 @@ def kept_gradients(view: View) -> Iterable[Candidate]:
     if own:
         steps, looks = added[own[0]], len(kept[own[0]])
         yield Candidate(
-            kind="gradients-kept", ranks=own, t_ns=view.t_ns,
+            kind="gradients-kept", ranks=own, t_ns=last_step_end(view),
             culprits=own if len(own) < len(view.ranks) else (),
             facts=GradientsAdded(steps[0], len(steps), looks),
         )  # fmt: skip
@@ -382,7 +384,8 @@ def unequal_accumulation(view: View) -> Iterable[Candidate]:
         if len(steps) == SHIFTED and len(by_rank) == len(ranks) and len({*by_rank.values()}) > 1:
             yield Candidate(
                 kind="unequal-accumulation", ranks=ranks, culprits=odd_ones(by_rank),
-                t_ns=view.t_ns, facts=UnequalAccumulation(tuple(by_rank.items()), len(steps)),
+                t_ns=last_step_end(view),
+                facts=UnequalAccumulation(tuple(by_rank.items()), len(steps)),
             )  # fmt: skip
 
 
@@ -404,7 +407,10 @@ def ungraded(view: View) -> Iterable[Candidate]:
             found[process.model.optimizer].append(rank)
     for optimizer, ranks in found.items():
         yield Candidate(
-            kind="no-gradient", ranks=tuple(ranks), t_ns=view.t_ns, facts=NoGradient(optimizer)
+            kind="no-gradient",
+            ranks=tuple(ranks),
+            t_ns=last_step_end(view),
+            facts=NoGradient(optimizer),
         )
 
 

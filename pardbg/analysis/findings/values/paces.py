@@ -10,6 +10,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.rank_columns import MANY
+from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.comm.matching import collectives, odd_ones
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import group_label
@@ -83,7 +84,7 @@ def _unlike_orders(
     before = tuple(rank for rank, steps in of.items() if steps == min(of.values()))
     after = tuple(rank for rank in of if rank not in before)
     yield Candidate(
-        kind="step-order", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
+        kind="step-order", ranks=tuple(of), culprits=odd_ones(of), t_ns=last_step_end(view),
         group=newest_row.group,
         facts=StepOrder(Label(f"{name} {newest_row.label}"), num_bytes, before, after, _IN_A_ROW),
     )  # fmt: skip
@@ -118,7 +119,7 @@ def unequal_averaging(view: View) -> Iterable[Candidate]:
             newest = rounds[:, -1].tolist()
             yield Candidate(
                 kind="unequal-averaging", ranks=tuple(ranks), culprits=odd_ones(by_rank),
-                t_ns=view.t_ns, group=rows[-1].group,
+                t_ns=last_step_end(view), group=rows[-1].group,
                 facts=UnequalAveraging(tuple(by_rank.items()), min(newest), max(newest)),
             )  # fmt: skip
 
@@ -212,8 +213,8 @@ def _apart(view: View, group: GroupDef, paces: Mapping[int, _Pace]) -> Iterator[
     if found is not None:
         how, culprits, numbers, step = found
         yield Candidate(
-            kind="step-drift", ranks=tuple(sorted(paces)), culprits=culprits, t_ns=view.t_ns,
-            group=group.name,
+            kind="step-drift", ranks=tuple(sorted(paces)), culprits=culprits,
+            t_ns=last_step_end(view), group=group.name,
             facts=StepDrift(Label(group_label(view, group)), how, tuple(numbers.items()), step),
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -253,7 +254,7 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
         if len(set(starts.values())) > 1 and _differ_still(view, starts):
             yield Candidate(
                 kind="unequal-start", ranks=tuple(sorted(starts)), culprits=odd_ones(starts),
-                t_ns=view.t_ns, facts=UnequalStart(),
+                t_ns=last_step_end(view), facts=UnequalStart(),
             )  # fmt: skip
 
 
@@ -282,7 +283,7 @@ def late_averages(view: View) -> Iterable[Candidate]:
     if late:
         yield Candidate(
             kind="late-average", ranks=late, culprits=late if len(late) < len(view.ranks) else (),
-            t_ns=view.t_ns, facts=LateAverage(),
+            t_ns=last_step_end(view), facts=LateAverage(),
         )  # fmt: skip
 
 
@@ -321,7 +322,7 @@ def _left_in_eval(
         known = tuple((rank, training) for rank, training in of.items() if training != _NEVER)
         never = tuple(rank for rank, training in of.items() if training == _NEVER)
         yield Candidate(
-            kind="unequal-mode", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
+            kind="unequal-mode", ranks=tuple(of), culprits=odd_ones(of), t_ns=last_step_end(view),
             facts=UnequalMode(known, modules, unlike[0], never),
         )  # fmt: skip
 
@@ -348,7 +349,7 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
             continue
         culprits = others if len(others) < len(ranks) else ()
         yield Candidate(
-            kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=view.t_ns,
+            kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=last_step_end(view),
             facts=UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others),
         )  # fmt: skip
 
@@ -385,7 +386,7 @@ def stale_parameters(view: View) -> Iterable[Candidate]:
     between backward and step, but not after the step: other ranks' parts are a step old."""
     for group, total in _parted(view, early=True):
         yield Candidate(
-            kind="stale-parameters", ranks=group.ranks, t_ns=view.t_ns,
+            kind="stale-parameters", ranks=group.ranks, t_ns=last_step_end(view),
             facts=StaleParameters(total),
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -73,7 +74,7 @@ def unequal_scales(view: View) -> Iterable[Candidate]:
         scales = {rank: scale for rank, (scale, _) in sorted(newest[-1].items())}
         yield Candidate(
             kind="unequal-scale", ranks=tuple(sorted(ranks)), culprits=odd_ones(scales),
-            t_ns=view.t_ns,
+            t_ns=last_step_end(view),
             facts=UnequalScale(unlike[0], len(unlike), len(found), tuple(scales.items())),
         )  # fmt: skip
 
@@ -157,7 +158,8 @@ def unequal_computations(view: View) -> Iterable[Candidate]:
             if unlike and len(newest) == _LOOKS:
                 first = next(step for step, look in looks.items() if look == of)
                 yield Candidate(
-                    kind="unequal-settings", ranks=ranks, culprits=odd_ones(of), t_ns=view.t_ns,
+                    kind="unequal-settings", ranks=ranks, culprits=odd_ones(of),
+                    t_ns=last_step_end(view),
                     facts=UnequalComputation(what, _sides(of, what == "loss"), first),
                 )  # fmt: skip
 
@@ -196,7 +198,7 @@ def clipped_parts(view: View) -> Iterable[Candidate]:
             alike = set.intersection(*limits) if len(limits) == len(ranks) else set()
             steps = sorted({step for step, _ in alike})
             if len(steps) >= _LOOKS:
-                yield Candidate(kind="unequal-settings", ranks=ranks, t_ns=view.t_ns,
+                yield Candidate(kind="unequal-settings", ranks=ranks, t_ns=last_step_end(view),
                                 facts=ClipsParts(steps[0], what))  # fmt: skip
 
 
@@ -221,7 +223,7 @@ def only_zeros(view: View) -> Iterable[Candidate]:
         if len(newest) == _LOOKS and 0 < len(culprits) < len(ranks):
             steps = empty[culprits[0]]
             yield Candidate(
-                kind="no-gradient", ranks=ranks, culprits=culprits, t_ns=view.t_ns,
+                kind="no-gradient", ranks=ranks, culprits=culprits, t_ns=last_step_end(view),
                 facts=OnlyZeros(steps[0], len(steps), len(looks)),
             )  # fmt: skip
 

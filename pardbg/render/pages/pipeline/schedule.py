@@ -41,7 +41,7 @@ AT_ONCE = "▚"
 """Character for two actions of a rank at the same time."""
 IDLE = "idle: "
 LAUNCH = LEVELS[1]
-_TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
+_TRANSFER = re.compile(r"((?:send|recv) [A-Z]\d+) (?:to|from) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,7 @@ def short_next(text: str, many_stages: bool) -> str:
     """Return the next op in few cells: ``F5``, ``recv B5``, else the text unchanged."""
     moved = _TRANSFER.match(text)
     if moved is not None:
-        verb, kind, microbatch = moved.groups()
-        return f"{verb.lower()} {kind}{microbatch or ''}"
+        return moved[1]
     action = parse(text)
     if action is not None and not many_stages:
         return text[len(str(action.stage)) :]
