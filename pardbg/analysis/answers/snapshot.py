@@ -91,6 +91,12 @@ class Snapshot:
     mesh: Mesh = NO_MESH
     """Device mesh; without axes until a rank is there."""
 
+    @property
+    def trouble(self) -> Hang | Finding | None:
+        """Return the hang, else the worst error; None: there is neither."""
+        errors = (finding for finding in self.findings if finding.severity == "error")
+        return self.hang or min(errors, key=lambda finding: finding.order, default=None)
+
 
 PARTIAL_HISTORY: Final = 8
 """Number of steps of the bubble's history in a partial snapshot of a recording."""

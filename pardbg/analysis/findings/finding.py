@@ -153,9 +153,10 @@ class Finding:
     """(exception, culprits that are just handling it), as in ``Candidate.handled``."""
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Return the sort key of a list of findings: worst severity first, then newest."""
-        return SEVERITIES.index(self.severity), -self.t_ns
+    def order(self) -> tuple[int, bool, int]:
+        """Return the sort key of a list of findings: worst severity first, then those that name a
+        culprit, then newest."""
+        return SEVERITIES.index(self.severity), not self.culprits, -self.t_ns
 
     @property
     def identity(self) -> tuple[object, ...]:

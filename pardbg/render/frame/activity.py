@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from pardbg.analysis.answers.ranks import Activity
+from pardbg.analysis.base.times import Times
 from pardbg.render.draw.cells import clean
+
+
+def now_title(times: Times) -> str:
+    """Return the heading of ranks' activities; on a device the host is elsewhere than its ops."""
+    return "host now" if times else "now"
 
 
 def activity_text(activity: Activity) -> str:

@@ -145,7 +145,7 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     """Return the bar's second line: the meaning of its marks, and the unit that , and . move by."""
     begin, last = state.bounds(snapshot)
     kinds = {mark.kind for mark in state.marks}
-    start: list[Segment | str] = [" "]
+    start: list[Segment | str] = [Segment(" whole run: " if kinds else " ", "dim")]
     for kind, (shape, style, text) in SHAPES.items():
         if kind in kinds:
             count = sum(mark.kind == kind for mark in state.marks)

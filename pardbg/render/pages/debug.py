@@ -29,7 +29,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
-from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.activity import activity_text, now_title
 from pardbg.render.frame.audit_trail import viewer
 from pardbg.render.frame.control_words import waits_text, why_text
 from pardbg.render.frame.stacks import Entry, Stack, console, fold, spots, spots_in_reach, tree
@@ -229,7 +229,11 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         sign, style = SIGN[hang.severity]
         shown = f"{sign} {text}"
     elif over and len(over) == len(snapshot.ranks):
+        cause = snapshot.trouble
         shown, style = "■ ended", "dim"
+        if cause is not None:
+            shown, style = f"✗ ended with {clean(cause.kind)}", "bad"
+            shown += f" of {words.ranks_text(cause.culprits)}" * bool(cause.culprits)
         hint = hint if not look.can_control else "every rank's process is gone"
     elif gone:
         left_over = words.plural(len(snapshot.ranks) - len(over), "rank")
@@ -254,9 +258,14 @@ def _ranks(
     nexts = _nexts(snapshot)
     now_size = _now_size(snapshot, nexts, cells - fixed)
     stage = f"{'stage':<5}  " if staged else ""
-    title = f"  {'rank':>4}  {stage}{left('now', now_size)}  {'since':>8}  next"
+    title = (
+        f"  {'rank':>4}  {stage}{left(now_title(snapshot.run.times), now_size)}  {'since':>8}  next"
+    )
     heading = line(Segment(clip(title, cells), "dim"))
     room = max(8, cells - now_size - fixed)
+    about = snapshot.trouble
+    culprits = about.culprits if about is not None else ()
+    where = about.where if about is not None else None
 
     def draw(at: int) -> Line:
         if at == 0:
@@ -264,8 +273,8 @@ def _ranks(
         rank = snapshot.ranks[at - 1]
         waits = snapshot.control.waiting.get(rank.rank)
         coming = waits_text(waits) if waits is not None else nexts.get(rank.rank, "")
-        if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
-            coming = snapshot.hang.where or "others wait for it"
+        if rank.rank in culprits:
+            coming = where or "others wait for it" * (snapshot.hang is not None)
         row = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
         return fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
 
@@ -281,7 +290,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
     most = max(map(width, texts), default=0) + 2
-    return max(18, min(44, most, cells - min(14, max(map(width, coming), default=0))))
+    return max(18, min(44, most, cells - min(34, max(map(width, coming), default=0))))
 
 
 def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:

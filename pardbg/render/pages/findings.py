@@ -423,7 +423,11 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     size = max(12 if came else 16, min(longest + 2, half))
     title = "every rank" if few is None else f"{len(listed)} of {len(snapshot.ranks)} ranks"
     title += ", and when it came" if came else ""
-    lines: list[Line] = [(), rule(title, cells, "at the cursor")]
+    device = bool(snapshot.run.times)
+    lines: list[Line] = [
+        (),
+        rule(title, cells, "the host, at the cursor" if device else "at the cursor"),
+    ]
     for row in listed:
         sign, style = SIGNS[row.state]
         culprit = row.rank in finding.culprits

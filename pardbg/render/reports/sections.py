@@ -34,7 +34,8 @@ _LOSS_SOURCES: Final = {
 def nothing(report: Report) -> str:
     """Return the text of a report without findings."""
     limit = "; speed is not judged by host times" if report.run.times == "host" else ""
-    return f"nothing wrong was seen{limit}"
+    far = " so far" if report.live else ""
+    return f"nothing wrong was seen{far}{limit}"
 
 
 def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:

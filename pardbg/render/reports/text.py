@@ -85,6 +85,8 @@ def _run(report: Report) -> list[str]:
     if not run.rehearsed:
         parts.append(duration(report.duration_ns))
     parts.append(_ended(report) if run.exit_code is None else f"exit code {run.exit_code}")
+    if report.live and run.exit_code is not None:
+        parts.append("still being recorded")
     lines = ["  ".join(parts)]
     if run.argv:
         lines += _wrapped("$ " + shlex.join(run.argv), "  ")

@@ -104,6 +104,7 @@ class MainScreen(Screen[None]):
         self._by_key = {key: a for a in for_mode(self.live) for key in a.keys}
         self._message_number = 0
         self._small = False
+        self._pointed_at: tuple[int, ...] = ()
         self._cells = self._rows = 0
         self.shared = Shared(can_control=controller.present)
         self.pages: Mapping[str, Page] = {page.name_: page(self.shared) for page in _PAGES}
@@ -171,9 +172,12 @@ class MainScreen(Screen[None]):
         ranks = [row.rank for row in frame.snapshot.ranks]
         if last is None and ranks and self.shared.rank not in ranks:
             self.shared.rank = ranks[0]
-        known, new = (f.snapshot.hang if f is not None else None for f in (last, frame))
-        if new is not None and (known is None or known.culprits != new.culprits):
-            self.shared.rank = min(new.culprits, default=self.shared.rank)  # the rank to look at
+        trouble = frame.snapshot.trouble
+        if trouble is not None and trouble.culprits not in ((), self._pointed_at):
+            self._pointed_at, self.shared.rank = (
+                trouble.culprits,
+                min(trouble.culprits),
+            )  # the rank to look at
         if self.live and frame.following:
             self._app_actions.alert_of(frame.snapshot)
         self.page.redraw()

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Finding
-from pardbg.render.draw.cells import Line, Segment, clean, fit, line, line_width, width, wrap
+from pardbg.render.draw.cells import Line, Segment, clean, fit, line, wrap
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.frame.panels import coming, is_speed_judged, is_starting
 from pardbg.render.pages.findings import ordered
+from pardbg.render.pages.overview.rank_table import FRONT_CELLS
 
 _NOTED = 2
 """Kinds of notes that the verdict names."""
@@ -21,10 +22,17 @@ _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
 
 
 def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
-    """Draw the run's state: the worst finding, the progress of a start, the next finding of a
-    recording, or that there are none, with the numbers. Empty in a hang, as the banner shows it."""
+    """Draw the run's state, and below it, on a wide screen, the parts of the bubble. Empty in a
+    hang, as the banner shows it."""
     if snapshot.hang is not None:
         return []
+    parts = [line("   ", Segment(_bubble(snapshot), "dim"))] if cells >= FRONT_CELLS else []
+    return _state(snapshot, known, cells) + (parts if _bubble(snapshot) else [])
+
+
+def _state(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
+    """Draw the worst finding, the progress of a start, the next finding of a recording, or that
+    there are none, with the numbers."""
     worst = worst_of(snapshot)
     if worst is not None:
         sign, style = SIGN[worst.severity]
@@ -51,7 +59,7 @@ def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Li
         sign, style = SIGN["info"]
         text = f"No error or warning {said_of}; noted: {noted}. "
         first = (Segment(f" {sign} ", style), Segment(text, "strong"))
-    return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
+    return [fit(line(*first, *_numbers(snapshot)), cells)]
 
 
 def _noted(snapshot: Snapshot) -> str:
@@ -96,8 +104,8 @@ def _to_come(snapshot: Snapshot, later: Sequence[Finding]) -> Line:
     )  # fmt: skip
 
 
-def _numbers(snapshot: Snapshot, cells: int) -> Line:
-    """Draw ranks, schedule, step time and, if it fits, the parts of the bubble."""
+def _numbers(snapshot: Snapshot) -> Line:
+    """Draw ranks, schedule and step time."""
     parts, view = list[Segment](), snapshot.pipeline
     if view is not None and view.schedule:
         parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
@@ -107,11 +115,16 @@ def _numbers(snapshot: Snapshot, cells: int) -> Line:
     if took_ns and not snapshot.run.rehearsed:
         whose = "the last step" if last is None else f"step {last}"
         parts.append(Segment(f"; {whose}: {words.duration(took_ns)}"))
-    step = view.last_complete if view is not None else None
-    if step is not None and step.excess_fraction is not None:
-        whose = "" if step.step == last else f" of step {step.step}"
-        rest = words.percent_rest(step.bubble_fraction, step.implied_fraction)
-        bubble = (f", bubble{whose} {words.percent(step.bubble_fraction)} = "
-                  f"{words.percent(step.implied_fraction)} implied + {rest} excess")  # fmt: skip
-        parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
     return line(*parts)
+
+
+def _bubble(snapshot: Snapshot) -> str:
+    """Return the bubble of the newest complete step as a sum; empty if it is not known."""
+    step = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
+    if step is None or step.excess_fraction is None:
+        return ""
+    rest = words.percent_rest(step.bubble_fraction, step.implied_fraction)
+    whole, implied = map(words.percent, (step.bubble_fraction, step.implied_fraction))
+    return (
+        f"Bubble of step {step.step}: {whole} = {implied} implied by the schedule + {rest} excess."
+    )

@@ -31,7 +31,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.signs import SIGNS
 from pardbg.render.draw.strip import cells_each, strip
-from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.activity import activity_text, now_title
 from pardbg.render.pages.findings import ordered
 
 DRAWN = ("trend", "▇comp ▄wait ▂comm", "history", "steps")
@@ -158,7 +158,7 @@ def columns_of(
     drawn = any(snapshot.courses.values()) and not (hung and cells < 110)  # where, in full
     now = 36 if cells >= 110 else 26
     if drawn and not hung:
-        now = 40 if wide else 22 if cells >= 110 else 18
+        now = 40 if wide else 28 if cells >= 110 else 18
     apart = len({rank.step for rank in snapshot.ranks}) > 1
     columns: list[Column[RankNow]] = [
         Column("rank", 4, lambda r: (str(r.rank), "culprit" if r.rank in costs else "strong"),
@@ -168,6 +168,7 @@ def columns_of(
                lambda r: (clean(r.host), "dim"), rank=6),
         Column("stage", 5, lambda r: (",".join(map(str, r.stages)), "dim"), rank=2 if drawn else 5),
         Column("now", now, wish=now if drawn else 48 if wide else 40,  # in every frame
+               heads=lambda _: line(Segment(now_title(snapshot.run.times), "dim")),
                draws=lambda r, size: _now(r, snapshot.t_ns, size, r.rank in culprits)),
         Column("step", 6, lambda r: ("" if r.step is None else str(r.step), ""),
                rank=5 if drawn and not apart else 1, align="right"),

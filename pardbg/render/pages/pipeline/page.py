@@ -163,6 +163,8 @@ def _frame(
         now = min(snapshot.t_ns, step.t1_ns)  # nothing runs: nothing moves
     if step.held_ns:
         now = step.t1_ns  # its times are without the holds, the cursor's is not
+    elif snapshot.hang is not None and snapshot.hang.until_ns is not None:
+        now = max(step.t0_ns, min(now, snapshot.hang.until_ns))  # the job failed then
     width = max(16, cells - GUTTER - ledger.size(cells, view.causes) - 3)
     actions = [action for row in step.ranks for action in row.actions]
     took = (action.t1_ns - action.t0_ns for action in actions if action.t1_ns is not None)
