@@ -163,9 +163,7 @@ def _rank_rows(p: int, t: int, pipelined: bool) -> tuple[RankNow, ...]:
             now = Activity("held before", f"{rank}F4") if pipelined else Activity("in", "forward")
         if rank % 4 == 3:
             state = "waiting"
-            now = Activity(
-                "in", f"recv F4 from r{rank - 1}" if pipelined else "all_reduce dp #43"
-            )
+            now = Activity("in", f"recv F4 from r{rank - 1}" if pipelined else "all_reduce dp #43")
             since = t - 1200 * MS
         steps = tuple((408 + (rank * 7 + i * i * 3) % 13) * MS for i in range(24))
         history = tuple((280 + 4 * min(i, 20) + rank * 9 + (i * 5) % 7) * MIB for i in range(32))

@@ -250,3 +250,9 @@ def test_several_launchers_on_a_host_are_nodes_on_it(
     hosts: int, nodes: list[int | None], text: str
 ) -> None:
     assert words.hosts_text(hosts, nodes) == text
+
+
+def test_a_message_names_what_it_carries_its_direction_and_its_peer() -> None:
+    assert words.message("send", True, 2, "F5") == "send F5 to r2"
+    assert words.message("recv", False, 0) == "recv from r0"
+    assert words.message("recv", False, -1) == "recv from any rank"

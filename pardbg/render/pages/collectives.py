@@ -224,6 +224,7 @@ def _columns(
     room = 16 if on_axis else max(14, min(22, cells - 96))
     made: list[Column[CollectiveRow]] = [
         Column("pg", min(14, max(labels, default=4)), lambda r: (clean(r.label or r.group), "dim")),
+        Column("step", 6, lambda r: ("", "") if r.step is None else (f"{r.step}", "dim"), rank=5),
         Column("seq", 6, lambda r: (str(r.seq), ""), align="right"),
         Column("op", room, lambda r: (operation(r, room), "strong")),
         Column("bytes", 8, lambda r: (words.size(r.bytes), ""), rank=2, align="right"),
@@ -257,7 +258,7 @@ def _arrivals_column(
         return Column("arrival", marks, draws=strip)
     most = nice_step(skews[int(0.95 * (len(skews) - 1))] * 1.1)
     title = f"who came when, 0 – {words.duration(most)}"
-    return Column(title, 32, draws=lambda row, size: _on_axis(row, size, most), wish=60)
+    return Column(title, 26, draws=lambda row, size: _on_axis(row, size, most), wish=60)
 
 
 def _on_axis(row: CollectiveRow, cells: int, most_ns: float) -> Line:

@@ -229,11 +229,7 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         sign, style = SIGN[hang.severity]
         shown = f"{sign} {text}"
     elif over and len(over) == len(snapshot.ranks):
-        cause = snapshot.trouble
         shown, style = "■ ended", "dim"
-        if cause is not None:
-            shown, style = f"✗ ended with {clean(cause.kind)}", "bad"
-            shown += f" of {words.ranks_text(cause.culprits)}" * bool(cause.culprits)
         hint = hint if not look.can_control else "every rank's process is gone"
     elif gone:
         left_over = words.plural(len(snapshot.ranks) - len(over), "rank")
@@ -241,6 +237,9 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         style = "bad"
     elif waits:
         shown, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
+    if hang is None and (error := snapshot.trouble) is not None:
+        whose = f" of {words.ranks_text(error.culprits)}" * bool(error.culprits)
+        shown, style = f"✗ {clean(error.kind)}{whose}", "bad"
     hint = clip(hint, max(0, cells - width(shown) - 5))
     return fit(line("  ", Segment(shown, style), Segment(f"   {hint}", "faint")), cells)
 
@@ -265,7 +264,7 @@ def _ranks(
     room = max(8, cells - now_size - fixed)
     about = snapshot.trouble
     culprits = about.culprits if about is not None else ()
-    where = about.where if about is not None else None
+    where = (about.where or "").partition(" ")[0] if about is not None else ""  # no function
 
     def draw(at: int) -> Line:
         if at == 0:
@@ -290,7 +289,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
     most = max(map(width, texts), default=0) + 2
-    return max(18, min(44, most, cells - min(34, max(map(width, coming), default=0))))
+    return max(18, min(44, most, cells - min(16, max(map(width, coming), default=0))))
 
 
 def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:

@@ -66,8 +66,7 @@ def test_a_held_rank_s_row_says_what_comes_next_however_narrow() -> None:
     )  # fmt: skip
     for size in ((80, 24), (120, 40), (200, 60)):
         text = text_of(overview(long, *size, OverviewPageState()))
-        for rank in long.ranks:
-            assert "send F7 to r9" in text, size
+        assert text.count("send F7 to r9") == len(long.ranks), size
 
 
 def test_overview_says_of_which_step_its_shares_are_and_what_to_try() -> None:
