@@ -214,7 +214,7 @@ def snapshot_1f1b(until: int | None = 218 * MS, p: int = 4, m: int = 8) -> Snaps
         (GroupView("g1", "pp", "pp", tuple(range(p)), "gloo", 2040, 534 * MIB),),
         (("pp", "send", 1024, 268 * MIB, 1.9), ("pp", "recv", 1016, 266 * MIB, 1.9)))  # fmt: skip
     p2p = tuple(
-        P2PRow("pp", src, dst, 128 * m + i, 0, 262_144, f"F mb{i}",
+        P2PRow("pp", src, dst, 128 * m + i, 0, 262_144, f"F{i}",
                t0 + (src * 11 + i * 10 + 10) * MS, t0 + (src * 11 + i * 10 + 2) * MS,
                t0 + (src * 11 + i * 10 + 11) * MS if i < 3 else None,
                "matched" if i < 3 else "incomplete")

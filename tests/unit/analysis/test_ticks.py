@@ -33,7 +33,7 @@ def stepped(until: int = 99, *, plan: bool = True) -> Trace:
     trace = Trace(2)
     if plan:
         trace.plan("Schedule1F1B", PLAN, 2)
-    trace.hub(wire.Key.CONTROL, 0, event="cut", mode="held", held={"0": "0F0", "1": "RECV_F mb0"})
+    trace.hub(wire.Key.CONTROL, 0, event="cut", mode="held", held={"0": "0F0", "1": "RECV_F0"})
     ticks = (("0F0",), ("0F1", "1F0"), ("1B0",), ("0B0", "1F1"), ("1B1",), ("0B1",))
     for number, actions in enumerate(ticks[:until]):
         t = 1000.0 * (number + 1)
