@@ -71,7 +71,7 @@ def frame_head(payload: bytes) -> Head:
     return Head(count, first, dropped, flags)
 
 
-def records_from(body: bytes) -> NDArray[Any]:
+def records_from(body: bytes | bytearray) -> NDArray[Any]:
     """Return records as a structured array over ``body`` (whole records, no FRAME); no copy."""
     return np.frombuffer(body, dtype=RECORD_DTYPE)
 

@@ -106,7 +106,7 @@ class StateHistory(History):
     _LOOK_BACK: Final = 16
     _MOST_DECODED: Final = 1 << 13
     """Ranks' states, of all messages that are kept decoded: 1.6 kB each."""
-    _MOST_JOINED: Final = 4
+    _MOST_JOINED, _MOST_NAMED = 4, 1 << 13
     stood_ns = 0
     """Time, ns, that a rank has waited in an op by the newest state; 0 while ranks are held."""
 
@@ -114,6 +114,8 @@ class StateHistory(History):
         super().__init__(limit, keep_ns)
         self._decoded: dict[int, dict[str, Mapping[str, Any]]] = {}
         self._num_decoded = 0
+        self._named: dict[int, frozenset[str]] = {}
+        """Processes that a message names; most name the same ones."""
         self._joined: dict[int, dict[str, Mapping[str, Any]]] = {}
         """Joined states as of the messages asked for last, by the number of messages."""
 
@@ -138,17 +140,18 @@ class StateHistory(History):
         return self._times[end - 1], known
 
     def _join(self, end: int) -> dict[str, Mapping[str, Any]]:
-        newest, begin = self._ranks_at(end - 1), max(0, end - self._LOOK_BACK)
-        before = max((n - self.evicted for n in self._joined if n < end + self.evicted), default=0)
-        if before > begin:  # what was joined, and all since, is replaced if the newest names all
-            since = map(self._ranks_at, range(before, end - 1))
-            earlier = (self._joined[before + self.evicted], *since)
-            if all(of.keys() <= newest.keys() for of in earlier):
-                return newest
+        newest, earlier = self._ranks_at(end - 1), range(max(0, end - self._LOOK_BACK), end - 1)
+        if all(self._names_at(index) <= newest.keys() for index in earlier):
+            return newest
         found: dict[str, Mapping[str, Any]] = {}
-        for index in range(begin, end):
+        for index in earlier:
             found |= self._ranks_at(index)
-        return found
+        return found | newest
+
+    def _names_at(self, index: int) -> frozenset[str]:
+        if index + self.evicted not in self._named:
+            self._ranks_at(index)
+        return self._named[index + self.evicted]
 
     def _ranks_at(self, index: int) -> dict[str, Mapping[str, Any]]:
         key = index + self.evicted
@@ -163,10 +166,18 @@ class StateHistory(History):
                 said = {}
             known = {str(proc): of for proc, of in said.items() if isinstance(of, dict)}
             self._decoded[key] = known
+            self._note_names(key, frozenset(known))
             self._num_decoded += len(known) + 1
             while len(self._decoded) > 256 or self._num_decoded > self._MOST_DECODED:
                 self._num_decoded -= len(self._decoded.pop(next(iter(self._decoded)))) + 1
         return known
+
+    def _note_names(self, key: int, names: frozenset[str]) -> None:
+        before = next(reversed(self._named.values()), names)
+        self._named.pop(key, None)  # the oldest go first, and none that is kept decoded
+        self._named[key] = before if before == names else names
+        if len(self._named) > self._MOST_NAMED:
+            del self._named[next(iter(self._named))]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -43,7 +43,7 @@ TABLE_NAMES: Final = (
     *_KINDS.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P,
 )  # fmt: skip
 """Every table of a process."""
-_MOST_BYTES: Final = 1 << 22
+_MOST_BYTES: Final = 1 << 20
 """Bytes moved at a time: a move that fits the caches takes half the time."""
 _NO_TABLE, _UNKNOWN = len(TABLE_NAMES), len(TABLE_NAMES) + 1
 
@@ -175,11 +175,11 @@ def take(processes: Iterable[Taker]) -> None:
 
 
 def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
-    records = records_from(b"".join(body for _, came in batch for body in came.bodies))
+    records = records_from(bytearray().join(body for _, came in batch for body in came.bodies))
     if concerned(records).any():
         records, batch = _on_device_clock(records, batch)
     good = usable(records)
-    records = _shifted(records, [came for _, came in batch])
+    _shift(records, [came for _, came in batch])
     who = np.repeat(np.arange(len(batch)), [came.offsets[-1][0] for _, came in batch])
     tables = _tables_of(records)
     _note(batch, records, who, good, tables)
@@ -238,9 +238,10 @@ def _on_device_clock(
     return np.concatenate(parts), changed
 
 
-def _shifted(records: NDArray[Any], came: Sequence[Came]) -> NDArray[Any]:
+def _shift(records: NDArray[Any], came: Sequence[Came]) -> None:
+    """Put the records' times on the hub's clock, in place."""
     if not any(offset for one in came for _, offset in one.offsets):
-        return records
+        return
     lengths, offsets = [], []
     for one in came:
         begin = 0
@@ -248,10 +249,9 @@ def _shifted(records: NDArray[Any], came: Sequence[Came]) -> NDArray[Any]:
             lengths.append(end - begin)
             offsets.append(offset)
             begin = end
-    records = records.copy()
+    by_ns = np.repeat(np.array(offsets, np.int64), lengths)
     for name in ("t0_ns", "t1_ns"):
-        records[name] += np.repeat(np.array(offsets, np.int64), lengths)
-    return records
+        records[name] += by_ns
 
 
 def _note(

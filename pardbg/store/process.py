@@ -432,8 +432,9 @@ class Process:
         table.evict(excess)
 
     def _remember_memory(self, table: Table, count: int) -> None:
-        rows = table.tuples(slice(count), "name_id", "stage", "t1_ns", "a", "b")
-        self.memory_evicted.update({(name, stage): (t1, a, b) for name, stage, t1, a, b in rows})
+        keys = table.tuples(slice(count), "name_id", "stage")
+        values = table.tuples(slice(count), "t1_ns", "a", "b")
+        self.memory_evicted.update(zip(keys, values, strict=True))
 
 
 def _table(

@@ -75,6 +75,8 @@ COLUMNS: Final = tuple(
 _MIN_ROWS: Final = 32
 """Rows of a new table: a thousand ranks have some twenty tables each, most of them short."""
 _LAST_STEP: Final = 0xFFFFFFFF
+_AT_ONCE: Final = 4096
+"""Records whose columns are read at a time: from a near cache, that takes a quarter of the time."""
 _BLOCKS: Final = {code: [n for n, of in COLUMNS if of == code] for _, code in COLUMNS}
 _PLACES: Final = {
     name: (block, row)
@@ -84,7 +86,7 @@ _PLACES: Final = {
 Blocks = list[Array]
 """Columns, with those of one type in one block (columns x rows)."""
 PUT_BY_BYTES: Final = range(
-    1536 * wire.RECORD_BYTES, 2560 * wire.RECORD_BYTES, 64 * wire.RECORD_BYTES
+    768 * wire.RECORD_BYTES, 1280 * wire.RECORD_BYTES, 32 * wire.RECORD_BYTES
 )
 """Bytes kept before a move, by shelf: with many ranks, moving few records takes as long as moving
 many; and if all moved at once, frames would wait meanwhile."""
@@ -99,8 +101,10 @@ def _empty(*shape: int) -> Blocks:
 def blocks_of(records: Array) -> Blocks:
     """Return the columns of records."""
     blocks = _empty(len(records))
-    for name, (block, row) in _PLACES.items():
-        blocks[block][row] = records[name]
+    for begin in range(0, len(records), _AT_ONCE):
+        part = slice(begin, begin + _AT_ONCE)
+        for name, (block, row) in _PLACES.items():
+            blocks[block][row, part] = records[name][part]
     return blocks
 
 
