@@ -120,9 +120,10 @@ class View:
 
     def joined(self, name: str) -> Joined:
         """Return a table of all ranks, with rows not visible yet; kept for further cursors of a
-        recording."""
+        recording, as its tables do not move."""
         of = self.revision, list(self.ranks.values())
-        kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
+        memo: dict[Any, Any] = self.local if self.store.live else self.store.memo
+        kept: dict[str, Any] = memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
             to_columns(process for process in of[1] if process.put_by.has(name))
             tables = [process.table(name) for process in of[1]]

@@ -53,10 +53,9 @@ def samples(view: View, rank: int, since_ns: int, head: str = BLOCKED) -> Iterat
     """Yield a rank's samples since ``since_ns``, the newest first. ``head``: ``BUSY`` for those of
     a thread at work outside of phases."""
     process = view.ranks[rank]
-    table, visible = view.rows(process, "probe")
-    wanted = process.names_with(head)
-    if not wanted or not visible:
+    if not (wanted := process.names_with(head)):
         return
+    table, visible = view.rows(process, "probe")
     lo = int(table.when[:visible].searchsorted(since_ns))
     rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LAST:]
     for row in rows[::-1].tolist():

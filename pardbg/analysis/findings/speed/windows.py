@@ -38,8 +38,8 @@ OFTEN: Final = 0.8
 """Share of the steps in which something must occur to be recurring."""
 WARM_UP: Final = 2
 """Number of a run's first steps that are left out."""
-_MOST: Final = 32
-"""Maximum number of windows kept; with many ranks a window is large."""
+_MOST: Final = 4
+"""Maximum number of windows kept: with a thousand ranks one takes 2 MB."""
 MOVES: Final = 4
 """Number of steps after which a window moves on."""
 MAX_ISSUES: Final = 1 << 21
