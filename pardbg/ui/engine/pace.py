@@ -14,8 +14,8 @@ from pardbg.ui.engine.cursor import TimeCursor
 
 LIVE_PERIOD_S = 0.125
 """Time between frames of a live run: at most 8 a second."""
-MANY_PERIOD_S = 1.0
-"""Time between frames of a live run of many ranks."""
+MANY_PERIOD_S = 0.8
+"""Time from the end of a frame of a live run of many ranks to the next: one comes every second."""
 PLAY_PERIOD_S = 0.066
 """Time between frames while a recording plays: at most 15 a second."""
 LOOK_BACK_PERIOD_S = 1.0
@@ -23,7 +23,7 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Inverse of the share of a core that unrequested frames may take at most: heavy analysis runs less
 often. Frames that a user asks for come at once."""
-PARTIAL_SHARE, ROUND_SHARE = 8, 6
+PARTIAL_SHARE, ROUND_SHARE = 8, 8
 """As SHARE, for a live run of many ranks: partial frames, and looks at all ranks, which run in
 pieces between frames."""
 PIECE_SHARE = 1
