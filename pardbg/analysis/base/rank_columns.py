@@ -92,7 +92,7 @@ class Joined:
     def _count(self, name: str, wanted: Any, side: Side) -> Array:
         """Return `searchsorted` within each process's rows, in place."""
         if not self.sizes.any():
-            return self.sizes
+            return np.zeros_like(self.sizes)
         left, found = np.broadcast_to(wanted, len(self.tables)), []
         for part in self._beside:
             values = part.col(name or self.tables[0].when_name)

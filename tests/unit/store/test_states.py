@@ -50,6 +50,19 @@ def test_states_are_read_once_however_often_they_are_asked_for(
     assert len(read) == 16
 
 
+def test_who_is_named_is_known_without_reading_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand ranks few messages are kept decoded, and a look back names sixteen."""
+    monkeypatch.setattr(StateHistory, "_MOST_DECODED", 4)
+    monkeypatch.setattr(StateHistory, "_MOST_NAMED", 24)
+    states, real, read = said(*({"a": n} for n in range(100))), history.decode_map, []
+    monkeypatch.setattr(history, "decode_map", lambda raw: read.append(raw) or real(raw))
+    for t in range(300, 390, 10):
+        assert steps(states, t)[1] == {"a": t // 10}
+    assert len(read) == 16 + 8
+    for t in (900, 300, 890, 310, 880, 320, 300, 900):
+        assert steps(states, t)[1] == {"a": t // 10}
+
+
 def test_few_states_are_kept_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateHistory, "_MOST_DECODED", 64)
     states = said(*({"a": n, "b": n} for n in range(200)))
