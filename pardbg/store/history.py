@@ -114,8 +114,8 @@ class StateHistory(History):
         super().__init__(limit, keep_ns)
         self._decoded: dict[int, dict[str, Mapping[str, Any]]] = {}
         self._num_decoded = 0
-        self._named: dict[int, frozenset[str]] = {}
-        """Processes that a message names; most name the same ones."""
+        self._named, self._names = dict[int, frozenset[str]](), frozenset[str]()
+        """Processes that a message names, by its number; most name the same ones."""
         self._joined: dict[int, dict[str, Mapping[str, Any]]] = {}
         """Joined states as of the messages asked for last, by the number of messages."""
 
@@ -141,7 +141,7 @@ class StateHistory(History):
 
     def _join(self, end: int) -> dict[str, Mapping[str, Any]]:
         newest, earlier = self._ranks_at(end - 1), range(max(0, end - self._LOOK_BACK), end - 1)
-        if all(self._names_at(index) <= newest.keys() for index in earlier):
+        if all(names <= newest.keys() for names in set(map(self._names_at, earlier))):
             return newest
         found: dict[str, Mapping[str, Any]] = {}
         for index in earlier:
@@ -149,9 +149,7 @@ class StateHistory(History):
         return found | newest
 
     def _names_at(self, index: int) -> frozenset[str]:
-        if index + self.evicted not in self._named:
-            self._ranks_at(index)
-        return self._named[index + self.evicted]
+        return self._named.get(index + self.evicted) or frozenset(self._ranks_at(index))
 
     def _ranks_at(self, index: int) -> dict[str, Mapping[str, Any]]:
         key = index + self.evicted
@@ -166,18 +164,14 @@ class StateHistory(History):
                 said = {}
             known = {str(proc): of for proc, of in said.items() if isinstance(of, dict)}
             self._decoded[key] = known
-            self._note_names(key, frozenset(known))
+            if len(self._named) >= self._MOST_NAMED:
+                self._named.clear()
+            names = frozenset(known)
+            self._named[key] = self._names = self._names if self._names == names else names
             self._num_decoded += len(known) + 1
             while len(self._decoded) > 256 or self._num_decoded > self._MOST_DECODED:
                 self._num_decoded -= len(self._decoded.pop(next(iter(self._decoded)))) + 1
         return known
-
-    def _note_names(self, key: int, names: frozenset[str]) -> None:
-        before = next(reversed(self._named.values()), names)
-        self._named.pop(key, None)  # the oldest go first, and none that is kept decoded
-        self._named[key] = before if before == names else names
-        if len(self._named) > self._MOST_NAMED:
-            del self._named[next(iter(self._named))]
 
 
 @dataclass(frozen=True, slots=True, order=True)

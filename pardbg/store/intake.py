@@ -8,9 +8,9 @@ record would take most of the time, however few records came.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -21,6 +21,7 @@ from pardbg.store.device_times import LAUNCH, REACHED, STOOD, DeviceTimes, conce
 from pardbg.store.table import PUT_BY_BYTES, Table, append, blocks_of, part_of
 from pardbg_agent import wire
 
+T = TypeVar("T")
 ISSUE_COLLECTIVE: Final = "issue"
 ISSUE_P2P: Final = "issue_p2p"
 DONE_COLLECTIVE: Final = "done"
@@ -160,18 +161,24 @@ class Taker(Protocol):
 
 def take(processes: Iterable[Taker]) -> None:
     """Check the received data of each process, and keep its records for the column tables."""
-    batch: list[tuple[Taker, Came]] = []
-    num_bytes = 0
-    for process in processes:
-        if (came := process.came()) is None:
-            continue
-        batch.append((process, came))
-        num_bytes += came.offsets[-1][0] * wire.RECORD_BYTES
-        if num_bytes >= _MOST_BYTES:
-            _take(batch)
-            batch, num_bytes = [], 0
-    if batch:
+    received = ((one, came) for one in processes if (came := one.came()) is not None)
+    for batch in _batches(received, lambda came: came.offsets[-1][0] * wire.RECORD_BYTES):
         _take(batch)
+
+
+def _batches(
+    of: Iterable[tuple[Taker, T]], num_bytes: Callable[[T], int]
+) -> Iterator[list[tuple[Taker, T]]]:
+    """Yield processes with their data, about _MOST_BYTES at a time."""
+    batch, filled = list[tuple[Taker, T]](), 0
+    for one in of:
+        batch.append(one)
+        filled += num_bytes(one[1])
+        if filled >= _MOST_BYTES:
+            yield batch
+            batch, filled = [], 0
+    if batch:
+        yield batch
 
 
 def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
@@ -199,20 +206,11 @@ def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
 
 def to_columns(processes: Iterable[Taker]) -> None:
     """Move the kept records of each process into its column tables."""
-    batch: list[Taker] = []
-    bodies: list[bytes] = []
-    lengths: list[int] = []
-    for process in processes:
-        if not (kept := process.put_by.take()):
-            continue
-        batch.append(process)
-        bodies += kept
-        lengths.append(sum(map(len, kept)) // wire.RECORD_BYTES)
-        if sum(lengths) * wire.RECORD_BYTES >= _MOST_BYTES:
-            _distribute(batch, records_from(b"".join(bodies)), lengths)
-            batch, bodies, lengths = [], [], []
-    if batch:
-        _distribute(batch, records_from(b"".join(bodies)), lengths)
+    kept = ((one, bodies) for one in processes if (bodies := one.put_by.take()))
+    for batch in _batches(kept, lambda bodies: sum(map(len, bodies))):
+        lengths = [sum(map(len, bodies)) // wire.RECORD_BYTES for _, bodies in batch]
+        records = records_from(b"".join(body for _, bodies in batch for body in bodies))
+        _distribute([process for process, _ in batch], records, lengths)
 
 
 def _tables_of(records: NDArray[Any]) -> NDArray[np.uint8]:
@@ -240,18 +238,12 @@ def _on_device_clock(
 
 def _shift(records: NDArray[Any], came: Sequence[Came]) -> None:
     """Put the records' times on the hub's clock, in place."""
-    if not any(offset for one in came for _, offset in one.offsets):
-        return
-    lengths, offsets = [], []
-    for one in came:
-        begin = 0
-        for end, offset in one.offsets:
-            lengths.append(end - begin)
-            offsets.append(offset)
-            begin = end
-    by_ns = np.repeat(np.array(offsets, np.int64), lengths)
-    for name in ("t0_ns", "t1_ns"):
-        records[name] += by_ns
+    parts = (itertools.pairwise(((0, 0), *one.offsets)) for one in came)
+    every = [(end - begin, ns) for of in parts for (begin, _), (end, ns) in of]
+    if any(ns for _, ns in every):
+        lengths, offsets = np.array(every, np.int64).T
+        for name in ("t0_ns", "t1_ns"):
+            records[name] += np.repeat(offsets, lengths)
 
 
 def _note(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ _COMPARED: Final = 512
 Columns = dict[str, Array]
 """Column -> values of one rank after the other; ``who``: place of the rank in the view."""
 Side = Literal["left", "right"]
+_WHEN: Final = attrgetter("when")
 
 
 class Joined:
@@ -71,15 +73,11 @@ class Joined:
         """Return one column over all rows."""
         return self._col(name, lambda table: table.col(name))
 
-    def when(self) -> Array:
-        """Return the time at which each row became visible."""
-        return self._col("", lambda table: table.when)
-
     def before(self, t_ns: int | Array, side: Side) -> Array:
         """Return the number of rows of each process visible before ``t_ns`` (one time, or one per
         process); with ``right`` up to and including it."""
         if len(self.tables) >= MANY and not self._grows:
-            return self._search(self.when(), t_ns, side)
+            return self._search(self._col("", _WHEN), t_ns, side)
         return self._count("", t_ns, side)
 
     def steps_before(self, step: int, side: Side) -> Array:
@@ -142,7 +140,7 @@ class Rows:
     def newest_when(self) -> Array:
         """Return the time at which each rank's newest row became visible; 0 without rows."""
         found = np.zeros(len(self.counts), np.int64)
-        some, times = self._last("", lambda table: table.when)
+        some, times = self._last("", _WHEN)
         found[some] = times
         return found
 

@@ -103,12 +103,8 @@ def window(view: View) -> Window | None:
 
 def _newest(view: View) -> int | None:
     """Return the newest step that every rank which counts steps has ended; None: none does."""
-    newest = []
-    for process in view.ranks.values():
-        table, visible = view.rows(process, "step")
-        if visible:
-            newest.append(int(table.col("step")[visible - 1]))
-    return min(newest, default=None)
+    steps = view.all("step").newest("step")
+    return int(steps.min()) if len(steps) else None
 
 
 @per_store(lambda view, newest: (view.epoch, newest), most=_MOST)
@@ -261,11 +257,8 @@ def _ops(view: View, looked_at: Window) -> Callable[[int, int], list[tuple[int, 
 
 def issued_since(view: View, name: str, since_ns: int) -> int:
     """Return the number of rows in a table of issued ops since a time, over all ranks."""
-    issued = 0
-    for process in view.ranks.values():
-        table, visible = view.rows(process, name)
-        issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    return issued
+    rows = view.all(name)
+    return int((rows.counts - rows.before(since_ns)).sum())
 
 
 @per_view
