@@ -23,7 +23,7 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Inverse of the share of a core that unrequested frames may take at most: heavy analysis runs less
 often. Frames that a user asks for come at once."""
-PARTIAL_SHARE, ROUND_SHARE = 8, 8
+PARTIAL_SHARE, ROUND_SHARE = 8, 7
 """As SHARE, for a live run of many ranks: partial frames, and looks at all ranks, which run in
 pieces between frames."""
 PIECE_SHARE = 1
