@@ -167,8 +167,8 @@ def test_partial_frames_of_a_live_run_and_pieces_between_them_leave_time(
     with paced.piece():
         spend(0.3)
     paced.round_over()
-    assert waits(lambda: paced.piece_is_due(urgent=False)) == 3
-    assert waits(lambda: paced.piece_is_due(urgent=True)) == 0.8
+    assert waits(lambda: paced.piece_is_due(urgent=False)) == 3.5
+    assert waits(lambda: paced.piece_is_due(urgent=True)) == 0.9
     frame(1.0, whole=True, many=False)
     assert waits(lambda: paced.is_time(False)) == 12
 
