@@ -93,13 +93,15 @@ class Replica:
                 layer.cut()
         self.model, self.averages = model, job == "loop"
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if job != "tp":
+            torch.manual_seed(dist.get_rank())
         self.x = torch.randn(8, WIDTH, device="sim")
 
     def step(self) -> None:
         self.model(self.x).pow(2).mean().backward()
         if self.averages:
             for parameter in self.model.parameters():
-                if parameter.grad is not None and parameter.grad.dim() > 1:
+                if parameter.grad is not None:
                     dist.all_reduce(parameter.grad)
         self.optimizer.step()
         self.optimizer.zero_grad()
