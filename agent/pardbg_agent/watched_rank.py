@@ -243,6 +243,19 @@ class Core:
         )  # fmt: skip
         return on_device
 
+    def mark(
+        self, kind: Kind, name: str, t: int, a: float = 0, b: int = 0, seq: int = 0,
+        step: int | None = None,
+    ) -> None:  # fmt: skip
+        """Write a record of one moment, without group, stage and peer, with a flag for a float
+        ``a``. ``step``: None is the current one."""
+        write, flag = (self.record_f, Flag.FLOAT) if isinstance(a, float) else (self.record, 0)
+        step = self.step if step is None else step
+        write(
+            kind, Lane.COUNTER, flag, self.defs.name(name), t, t, step, seq, wire.NO_GROUP,
+            wire.NONE, wire.NONE, wire.NONE, a, b,
+        )  # fmt: skip
+
     def log(self, numbers: dict[str, Any]) -> None:
         """Record a METRIC for each number of pardbg_agent.log."""
         t = clock.now_ns()
@@ -254,10 +267,7 @@ class Core:
                 self.refuse(f"log({name}=…)", f"{type(error).__name__}: {error}")
         self.loss = known.get("loss", self.loss)
         for name, value in known.items():
-            self.record_f(
-                Kind.METRIC, Lane.COUNTER, Flag.FLOAT, self.defs.name(name), t, t, self.step, 0,
-                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, value, 0,
-            )  # fmt: skip
+            self.mark(Kind.METRIC, name, t, value)
             if self.watches.nan is not None and not math.isfinite(value):
                 self.gate.stop(self.watches.nan.number, f"logged {name} is {value}")
 

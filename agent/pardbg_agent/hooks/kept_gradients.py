@@ -27,7 +27,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.tensors import bits_sum, counts_ops, local_part, parameters_of
-from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.wire import NONE, Kind
 
 MAX_TRIED: Final = 8
 """Maximum number of parameters searched for one with a gradient."""
@@ -35,7 +35,6 @@ FEW_ELEMENTS: Final = 1 << 12
 """Maximum number of a gradient's elements in its sum of bits."""
 MAX_CLEARED: Final = 64
 """Maximum number of ``cleared again`` records of a process."""
-_PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _Tensor, _strided = torch.Tensor, torch.strided
 
 
@@ -98,7 +97,7 @@ def backward_begins(c: _core.Core, only: Any) -> None:
                 one.version = grad._version
             return
         kept = same and grad._version == one.version and _bits(grad) == one.bits
-    _record(c, "gradients kept", one.step, int(kept))
+    c.mark(Kind.PROBE, "gradients kept", now_ns(), int(kept), step=one.step)
     if kept and _refer_to_one(only, one.optimizer):
         one.since = c.step
         c.changed()
@@ -114,7 +113,7 @@ def backward_ended(c: _core.Core, only: Any) -> None:
     grad = _plain(one.parameter())
     added = grad is not None and grad.data_ptr() == one.address and grad._version > one.version
     if added and _refer_to_one(only, one.optimizer):
-        _record(c, "gradients added", one.step, 1)
+        c.mark(Kind.PROBE, "gradients added", now_ns(), 1, step=one.step)
     _drop(c)
 
 
@@ -131,7 +130,7 @@ def clearing(c: _core.Core) -> None:
             return
         bits = _bits(grad)
         if bits and (bits, grad.is_cpu or grad._version) != (one.bits, grad.is_cpu or one.version):
-            _record(c, "gradients late", one.step, 1)
+            c.mark(Kind.PROBE, "gradients late", now_ns(), 1, step=one.step)
 
 
 @dataclass(slots=True)
@@ -148,7 +147,7 @@ def clears(c: _core.Core, known: Clearing, optimizer: Any, since_ns: int) -> Non
     """Write ``cleared again`` if nothing happened since the optimizer's last zero_grad."""
     if known.since.get(id(optimizer)) == since_ns != 0 and known.told < MAX_CLEARED:
         known.told += 1
-        _record(c, "cleared again", c.step, 1)
+        c.mark(Kind.PROBE, "cleared again", now_ns(), 1)
     if len(known.since) >= MAX_CLEARED:
         known.since.clear()
     known.since[id(optimizer)] = since_ns
@@ -176,8 +175,3 @@ def _bits(grad: Any) -> int:
     """Return a sum of the bits of a gradient's first elements; 1 for a gradient on a device, whose
     reading would wait."""
     return int(bits_sum(grad.detach().view(-1)[:FEW_ELEMENTS])) if grad.is_cpu else 1
-
-
-def _record(c: _core.Core, name: str, step: int, a: int) -> None:
-    t = now_ns()
-    c.record(_PROBE, _LANE, 0, c.defs.name(name), t, t, step, 0, NO_GROUP, NONE, NONE, NONE, a, 0)

@@ -18,14 +18,13 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.tensors import parameters_of
-from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.wire import NONE, Kind
 
 MAX_EVALUATED: Final = 8
 MAX_PARAMETERS: Final = 1024
 """Maximum number of an optimizer's parameters by which its model is found."""
 MAX_TEXT: Final = 512
 """Maximum length of a model's class list, in characters; a longer one is not recorded."""
-_PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 
 
 class Evaluated(list[weakref.ref[Any]]):
@@ -66,25 +65,18 @@ def tell(
     that are no optimizer's; ``NONE``: not known."""
     found = list(modules)
     training = [module.training for module in found].count(True)
-    _record(c, head, number, training, len(found))
+    c.mark(Kind.PROBE, head, now_ns(), training, len(found), number)
     words = {_class_of(module) for module in found} - {""}
     count = f"trained={sum(map(_is_trained, parameters))}" if parameters else ""
     if left_out != NONE:
         count = f"left_out={left_out}"
     text = " ".join([*sorted(words), *([f"parameters({count})"] if count else [])])
     if 0 < len(text) <= MAX_TEXT:
-        _record(c, f"modules {text}", number, 0, 0)
+        c.mark(Kind.PROBE, f"modules {text}", now_ns(), seq=number)
 
 
 def _is_trained(parameter: Any) -> bool:
     return parameter is not None and bool(parameter.requires_grad)
-
-
-def _record(c: _core.Core, name: str, number: int, a: int, b: int) -> None:
-    t = now_ns()
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name(name), t, t, c.step, number, NO_GROUP, NONE, NONE, NONE, a, b
-    )
 
 
 def _class_of(module: Any) -> str:

@@ -14,7 +14,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+from pardbg_agent.wire import NONE, Kind
 
 GROUPS_BIT: Final = 32
 NO_LIMIT: Final = 1e6
@@ -24,7 +24,6 @@ _NUMBERS: Final = (int, float, bool, tuple)
 _OWN_NAMES: Final = ("step", "rank", "local_rank", "seed")
 """Settings that may differ between ranks. On a rank without a part of a group, fused optimizers do
 not count its steps."""
-_PROBE, _LANE, _FLOAT = int(Kind.PROBE), int(Lane.COUNTER), int(Flag.FLOAT)
 _HOOK: Final = "probe.clip"
 
 
@@ -87,12 +86,6 @@ def tell(c: _core.Core, optimizer: Any, look: int) -> None:
         clipped.step = NONE
         of.append([("clip", clipped.limit)])
         if clipped.part:
-            c.record_f(
-                _PROBE, _LANE, _FLOAT, c.defs.name(clipped.part), t, t, c.step, look, NO_GROUP,
-                NONE, NONE, NONE, clipped.limit, 0,
-            )  # fmt: skip
+            c.mark(Kind.PROBE, clipped.part, t, float(clipped.limit), seq=look)
     digest = zlib.crc32(repr(of).encode()) | len(optimizer.param_groups) << GROUPS_BIT
-    c.record_f(
-        _PROBE, _LANE, _FLOAT, c.defs.name("settings"), t, t, c.step, look, NO_GROUP, NONE, NONE,
-        NONE, rate, digest,
-    )  # fmt: skip
+    c.mark(Kind.PROBE, "settings", t, float(rate), digest, look)

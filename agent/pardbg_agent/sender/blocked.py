@@ -89,7 +89,7 @@ class Blocked:
         self._seen: tuple[str, int] = ("", 0)
         self._more = self._last_ns = 0
         """Repeated sightings at one place, and the last one's time; recorded once it has moved."""
-        self._names: dict[str, int] = {}
+        self._names = set[str]()
         self._loaders = Loaders(core)
         self._busy: Counter[str] = Counter()
         """Sightings of the thread at work outside of phases, recorded once it has moved."""
@@ -183,11 +183,8 @@ class Blocked:
     def _record(self, name: str, t_ns: int, more: int) -> None:
         if name in self._names or len(self._names) < _MAX_PLACES:
             self._busy_made += 1
-            name_id = self._names.setdefault(name, self._core.defs.name(name))
-            self._core.record(
-                wire.Kind.PROBE, wire.Lane.COUNTER, 0, name_id, t_ns, t_ns, self._core.step, 0,
-                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, more, 0,
-            )  # fmt: skip
+            self._names.add(name)
+            self._core.mark(wire.Kind.PROBE, name, t_ns, more)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -51,18 +51,11 @@ class Loaders:
         self._busy += sum(known)
         told = self._core.step != self._step and self._looks >= self._due
         if told:
-            self._record()
+            self._core.mark(wire.Kind.PROBE, wire.LOADERS, now_ns(), self._busy, self._seen)
             self._due, self._step = _LOOKS, self._core.step
         if told or self._looks >= _MOST_LOOKS:
             self._looks = self._busy = self._seen = 0
         return int(told)
-
-    def _record(self) -> None:
-        t_ns, core = now_ns(), self._core
-        core.record(
-            wire.Kind.PROBE, wire.Lane.COUNTER, 0, core.defs.name(wire.LOADERS), t_ns, t_ns,
-            core.step, 0, wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, self._busy, self._seen,
-        )  # fmt: skip
 
 
 def _works(pid: int) -> bool | None:

@@ -13,7 +13,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.memory import device_memory
 from pardbg_agent.identity import cgroup_directories, read_text
-from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.wire import Kind
 from pardbg_agent.words import whole
 
 EVERY_NS: Final = 5_000_000_000
@@ -25,7 +25,6 @@ _NAMES: Final = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
 """cgroup version -> (limit file, use file, reclaimable field of memory.stat)."""
-_MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
 
 
 @dataclass(slots=True)
@@ -50,13 +49,13 @@ def sample(c: _core.Core, t: int) -> None:
         if not known.device:
             known.device = True
             if most := c.guard.call("device limit", device_memory.limit_bytes, c):
-                record(c, "limit", most, 0, t)
+                c.mark(Kind.MEMORY, "limit", t, most)
         return
     if known.cgroup is None:
         known.cgroup = cgroup()
     limit, version, directory = known.cgroup
     if limit:
-        record(c, "limit", limit, used_bytes(version, directory), t)
+        c.mark(Kind.MEMORY, "limit", t, limit, used_bytes(version, directory))
 
 
 def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, str]:
@@ -81,11 +80,3 @@ def used_bytes(version: int, directory: str) -> int:
 def _number(text: str) -> int:
     """Return the number in a cgroup file; 0 for ``max`` and anything else that is not a number."""
     return whole(text.strip()) or 0
-
-
-def record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:
-    """Write a MEMORY record: bytes of ``name`` at ``t``, and their peak."""
-    c.record(
-        _MEMORY, _COUNTER, 0, c.defs.name(name), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
-        num_bytes, peak,
-    )  # fmt: skip

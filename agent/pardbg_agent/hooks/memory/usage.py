@@ -17,7 +17,7 @@ from pardbg_agent.hooks.context import Context, local, of
 from pardbg_agent.hooks.memory import device_memory, memory_limit, wrappers
 from pardbg_agent.hooks.tensors import bits_sum, bytes_of, counts_ops, parameters_of
 from pardbg_agent.hooks.watch.probes import window
-from pardbg_agent.wire import DefKind
+from pardbg_agent.wire import DefKind, Kind
 from pardbg_agent.words import binary_size
 
 EVERY: Final = 50
@@ -83,7 +83,7 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
 
 def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
     """Record the bytes that a whole forward saved; a region's recomputation adds its own bytes."""
-    memory_limit.record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
+    c.mark(Kind.MEMORY, "activations", t, num_bytes, num_bytes + recomputed_bytes)
     _of(c).parts["activations"] = num_bytes + recomputed_bytes
 
 
@@ -136,12 +136,12 @@ def watch(c: _core.Core) -> None:
 def _total(c: _core.Core, known: Usage, t: int) -> None:
     held = device_memory.held(c)
     for name, (now, peak) in held.items():
-        memory_limit.record(c, name, now, peak, t)
+        c.mark(Kind.MEMORY, name, t, now, peak)
     if held:
         return
     rss = identity.resident_bytes()
     known.peak = max(known.peak, rss)
-    memory_limit.record(c, "rss", rss, known.peak, t)
+    c.mark(Kind.MEMORY, "rss", t, rss, known.peak)
 
 
 def _counts(x: Context) -> tuple[int, int]:
@@ -192,7 +192,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
         state += _state_bytes(optimizer)
     state += master
     for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
-        memory_limit.record(c, name, part, part, t)
+        c.mark(Kind.MEMORY, name, t, part, part)
         x.part(Usage).parts[name] = part
     idle = not x.part(Usage).graded and not state and any(
         p.requires_grad and p.numel() for o in x.optimizers for p in parameters_of(o))  # fmt: skip

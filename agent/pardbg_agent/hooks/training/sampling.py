@@ -20,11 +20,10 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.module_settings import Evaluated
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.wire import Kind
 
 MAX_TOLD: Final = 64
 """Maximum number of records of one kind, of one sampler."""
-_PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 
 
 @dataclass(slots=True)
@@ -67,20 +66,14 @@ def _begins(c: _core.Core, sampler: Any) -> None:
         return
     known.number += 1
     if known.number <= MAX_TOLD:
-        _record(c, "part of samples", int(sampler.num_replicas), int(sampler.rank))
+        parts, part = int(sampler.num_replicas), int(sampler.rank)
+        c.mark(Kind.PROBE, "part of samples", now_ns(), parts, part)
     if before is None or before.number != number or not before.trained:
         return
     if sampler.shuffle is True:
         one.times = before.times + 1
         if one.times <= MAX_TOLD:
-            _record(c, "same order", number, one.times)
-
-
-def _record(c: _core.Core, name: str, a: int, b: int) -> None:
-    t = now_ns()
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name(name), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE, a, b
-    )  # fmt: skip
+            c.mark(Kind.PROBE, "same order", now_ns(), number, one.times)
 
 
 def _evaluates(c: _core.Core) -> bool:

@@ -46,7 +46,7 @@ from pardbg_agent.hooks.read_numbers import captures, read_numbers, readable
 from pardbg_agent.hooks.tensors import bits_sum, counts_ops, local_part, parameters_of, replicated
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
-from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 ENV: Final = "PARDBG_PROBES"
 LEAST_BYTES: Final = 16_384
@@ -88,7 +88,6 @@ MAX_ELEMENTS: Final = 1 << 18
 _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, torch's dict is far
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
-_FLOAT = int(Flag.FLOAT)
 _HOOK: Final = "probe"
 _MASK: Final = (1 << 63) - 1
 
@@ -288,10 +287,7 @@ def _tell_bad(
         (at, p, count), t, known = bad[which], now_ns(), context.of(c).part(Probes)
         names = {id(of): name for m in list(known.replicas) for of, name in _named(known, m)}
         name = names.get(id(p), f"parameter {at}")
-        c.record(
-            _PROBE, _LANE, 0, c.defs.name(f"{head} {name}"), t, t, c.step, len(bad), NO_GROUP,
-            NONE, NONE, NONE, count, at,
-        )  # fmt: skip
+        c.mark(Kind.PROBE, f"{head} {name}", t, count, at, len(bad))
     return bool(bad)
 
 
@@ -385,15 +381,11 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
         (i, grad) for i, grad in grads
         if type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous()
     ]  # fmt: skip
-    step, name = c.step, c.defs.name("gradients")
+    step = c.step
 
     def told(sums: Sequence[int]) -> None:
-        t = now_ns()
         whole = sum((2 * i + 1) * int(one) for (i, _), one in zip(plain, sums, strict=True))
-        c.record(
-            _PROBE, _LANE, 0, name, t, t, step, look, NO_GROUP, NONE, NONE, NONE, whole & _MASK,
-            len(plain),
-        )  # fmt: skip
+        c.mark(Kind.PROBE, "gradients", now_ns(), whole & _MASK, len(plain), look, step)
 
     read_numbers(c, [bits_sum(grad.detach().view(-1)[:FEW_ELEMENTS]) for _, grad in plain], told)
 
@@ -401,11 +393,7 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
 def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
     """Write the PROBE record ``zeros`` of a step: a = bytes of its inputs to sums that are all
     zeros, b = minimum bytes of such an input."""
-    t = now_ns()
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name("zeros"), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
-        num_bytes, LEAST_BYTES,
-    )  # fmt: skip
+    c.mark(Kind.PROBE, "zeros", now_ns(), num_bytes, LEAST_BYTES)
 
 
 def tell_loss(
@@ -418,14 +406,8 @@ def tell_loss(
     if c.level < 2 or not context.of(c).part(Probes).on:
         return
     (bits,) = struct.unpack("<q", struct.pack("<d", scaled[1]))
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name(f"loss by {ops}"), t, t, step, 0, NO_GROUP, NONE, NONE,
-        NONE, targets, 0,
-    )  # fmt: skip
-    c.record_f(
-        _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, step, 0, NO_GROUP, NONE, NONE,
-        NONE, scaled[0], bits,
-    )  # fmt: skip
+    c.mark(Kind.PROBE, f"loss by {ops}", t, targets, step=step)
+    c.mark(Kind.PROBE, "loss scale", t, float(scaled[0]), bits, step=step)
 
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
