@@ -10,29 +10,10 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.events.decode import Head
+from pardbg.store import definitions, intake
 from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
-from pardbg.store.definitions import (
-    Crash,
-    FailedRequest,
-    Failure,
-    GroupDef,
-    ModelDef,
-    OpDef,
-    pairs,
-)  # fmt: skip
 from pardbg.store.device_times import DeviceTimes
-from pardbg.store.intake import (
-    DONE_P2P,
-    ISSUE_COLLECTIVE,
-    ISSUE_P2P,
-    TABLE_NAMES,
-    Came,
-    PutBy,
-    Seen,
-    take,
-    to_columns,
-)
 from pardbg.store.table import STEP_ROWS, Shelf, Table
 from pardbg.store.totals import Totals
 from pardbg.words import whole
@@ -77,9 +58,9 @@ class Process:
         self.facts: dict[str, Any] = {}
         self.names: dict[int, str] = {}
         self._by_heads: dict[tuple[str, ...], dict[int, str]] = {}
-        self.ops: dict[int, OpDef] = {}
-        self.groups: dict[int, GroupDef] = {}
-        self.model: ModelDef | None = None
+        self.ops: dict[int, definitions.OpDef] = {}
+        self.groups: dict[int, definitions.GroupDef] = {}
+        self.model: definitions.ModelDef | None = None
         self.stages: dict[int, int] = {}
         """stage -> bytes of the stage's parameters."""
         self.unrecorded: tuple[tuple[int, int], ...] = ()
@@ -98,9 +79,12 @@ class Process:
         """Exit code as subprocess gives it (-9: SIGKILL), if the hub saw the exit."""
         self.errors: list[tuple[int, str, str]] = []
         """(t_ns, hook, text): hooks that failed and were disabled."""
-        self.failures: list[Failure] = []
+        self.failures: list[definitions.Failure] = []
         """Exceptions that no code caught."""
-        self.failed_requests, self.crashes = list[FailedRequest](), list[Crash]()
+        self.failed_requests, self.crashes = (
+            list[definitions.FailedRequest](),
+            list[definitions.Crash](),
+        )
         self.tensors: dict[TensorDef, None] = {}
         self.kept: dict[TensorKey, Kept] = {}
         """Elements of some of the captured tensors."""
@@ -125,7 +109,7 @@ class Process:
         self.shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
         self._tables: dict[str, Table] = {}
         """Tables that have had rows: with ten thousand processes most have few."""
-        self.put_by = PutBy()
+        self.put_by = intake.PutBy()
         self._totals: dict[str, Totals] = {}
 
     def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
@@ -142,7 +126,7 @@ class Process:
                     yield fields.weight(key) + fields.weight(value)
                 self.facts[str(key)] = value
         if isinstance(gaps := values.get("unrecorded"), list):
-            self.unrecorded = tuple(pairs(gaps, _MAX_UNRECORDED))
+            self.unrecorded = tuple(definitions.pairs(gaps, _MAX_UNRECORDED))
         argv = values.get("argv")
         if isinstance(argv, list) and argv and isinstance(argv[0], str):
             self.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
@@ -170,7 +154,7 @@ class Process:
     def table(self, name: str) -> Table:
         """Return the columns of one kind; call ``settle`` before reading."""
         if self.put_by.has(name):
-            to_columns((self,))
+            intake.to_columns((self,))
         return self._tables.get(name, _NOTHING[name])
 
     def has_had(self, name: str) -> bool:
@@ -333,9 +317,9 @@ class Process:
 
     def settle(self) -> None:
         """Check and keep all records received so far."""
-        take((self,))
+        intake.take((self,))
 
-    def came(self) -> Came | None:
+    def came(self) -> intake.Came | None:
         """Return the data received since the last call."""
         if not self._pending and self.ends:
             ops = self.device_times.give_up()  # launched, and not reached
@@ -346,12 +330,12 @@ class Process:
             return None
         last = self._pending_bytes // RECORD_BYTES, self.offset_ns
         offsets = (*self._pending_offsets, last)
-        found = Came(self._pending, self._pending_received, offsets)
+        found = intake.Came(self._pending, self._pending_received, offsets)
         self._pending, self._pending_bytes, self._pending_received = [], 0, 0
         self._pending_offsets = []
         return found
 
-    def saw(self, came: Came, seen: Seen) -> None:
+    def saw(self, came: intake.Came, seen: intake.Seen) -> None:
         """Note the summary of received data."""
         self.malformed += seen.malformed
         self.unknown += seen.unknown
@@ -384,7 +368,7 @@ class Process:
 
     def _shift(self, by_ns: int) -> None:
         """Shift the times of records from before the offset was known to the hub's clock."""
-        for name in TABLE_NAMES:
+        for name in intake.TABLE_NAMES:
             self.table(name).shift(by_ns)
         for name in ("first_ns", "started_ns", "newest_ns", "_action_ns", "leaving_ns"):
             t_ns = getattr(self, name)
@@ -447,9 +431,9 @@ def _sums(name: str, table: Table) -> Totals:
     return Totals(table, sums=name == SUMMED, sent=name == PART)
 
 
-_NOTHING: Final = {name: _table(name) for name in TABLE_NAMES}
+_NOTHING: Final = {name: _table(name) for name in intake.TABLE_NAMES}
 """Empty tables, for kinds of which a process has no record."""
-_COUNTED: Final = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART, SUMMED)
+_COUNTED: Final = (intake.ISSUE_COLLECTIVE, intake.ISSUE_P2P, intake.DONE_P2P, PART, SUMMED)
 _NO_TOTALS: Final = {name: _sums(name, _NOTHING[name]) for name in _COUNTED}
 
 

@@ -9,41 +9,12 @@ from typing import Final
 
 import numpy as np
 
+import pardbg.analysis.findings.kinds.end_kinds as kinds
 from pardbg.analysis.base.abort_text import abort_text
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
-from pardbg.analysis.findings.exits import (
-    TOGETHER_NS,
-    BadEnd,
-    TerminationRequest,
-    bad_ends,
-    crash_place,
-    ended,
-    exit_code,
-    failure,
-    gave_up,
-    interrupted,
-    left_ns,
-    left_waiting,
-    lost_peer,
-    termination,
-)
+from pardbg.analysis.findings import exits
 from pardbg.analysis.findings.finding import Candidate, Evidence, Facts, GroupKey
-from pardbg.analysis.findings.kinds.end_kinds import (
-    THREAD_STEPS,
-    CutOff,
-    ExitCode,
-    Exited,
-    Followed,
-    Harmless,
-    Held,
-    HiddenEnd,
-    Interrupted,
-    LeftEarly,
-    Lost,
-    Raised,
-    ThreadRaised,
-)
 from pardbg.analysis.findings.stalls.absences import destroyed, last_op, left_out, unsent
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
@@ -84,7 +55,7 @@ def ends(view: View) -> Iterator[Candidate]:
 
     Ends are seen some 25 ms late: within TOGETHER_NS the order of two is not known.
     """
-    bad, run_end = bad_ends(view), view.run_end
+    bad, run_end = exits.bad_ends(view), view.run_end
     well = run_end is not None and run_end[1] == 0
     hidden = well and _all_failed(view, bad)
     if well and not hidden:
@@ -98,7 +69,10 @@ def ends(view: View) -> Iterator[Candidate]:
         yield _nobody_failed(view, bad)
     if asked is not None:
         yield Candidate(
-            kind="interrupted", ranks=_ranks(bad), t_ns=asked.t_ns, facts=Interrupted(asked.by)
+            kind="interrupted",
+            ranks=_ranks(bad),
+            t_ns=asked.t_ns,
+            facts=kinds.Interrupted(asked.by),
         )
     followed = [end for end in bad if end not in roots]
     if followed and roots:
@@ -106,7 +80,7 @@ def ends(view: View) -> Iterator[Candidate]:
     if run_end is not None and (hidden or run_end[1]):
         yield Candidate(
             kind="exit-code", t_ns=run_end[0],
-            facts=HiddenEnd() if hidden else ExitCode(run_end[1], _outlived(view)),
+            facts=kinds.HiddenEnd() if hidden else kinds.ExitCode(run_end[1], _outlived(view)),
             evidence=Evidence(run_end[0], None, "output"),
         )  # fmt: skip
 
@@ -117,7 +91,7 @@ def _outlived(view: View) -> tuple[int, ...]:
     return tuple(rank for rank, end in ends if end is not None and end[1] == "alive")
 
 
-def _all_failed(view: View, bad: Sequence[BadEnd]) -> bool:
+def _all_failed(view: View, bad: Sequence[exits.BadEnd]) -> bool:
     """Return whether every rank ended badly, and at least one in a known way: os._exit(0) of a
     program that skips its cleanup may look like a kill if the exit code was not seen."""
     known = any(end.how == "exception" or view.ranks[end.rank].exit_code for end in bad)
@@ -135,8 +109,8 @@ def thread_failures(view: View) -> Iterable[Candidate]:
         for failed in reversed(alike.values()):
             if failed.thread == "MainThread" or failed.t_ns > view.now_ns:
                 continue
-            lost = lost_peer(failed)
-            if lost and bad_ends(view):
+            lost = exits.lost_peer(failed)
+            if lost and exits.bad_ends(view):
                 continue  # a consequence of a rank's end
             steps = _steps_since(view, rank, failed)
             unwritten = not lost and _saves(failed)
@@ -146,13 +120,13 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 steps > _KEPT_STEPS or lost or _keep_alike(view, rank, failed)
             ):
                 continue
-            awaited = steps <= THREAD_STEPS and not lost
+            awaited = steps <= kinds.THREAD_STEPS and not lost
             idle_ns = _idle_ns(view, rank, failed) if awaited and not failed.kept else 0
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), t_ns=failed.t_ns,
                 culprits=_parts(view, rank, failed) if unwritten else (rank,),
                 where=whole_place(failed.origin), settled=unwritten or not failed.kept,
-                facts=ThreadRaised(
+                facts=kinds.ThreadRaised(
                     failed.thread, failed.text, steps, idle_ns, kept=failed.kept,
                     cause=_cause(failed), also=_also(failed),
                     unwritten=failed.step if unwritten else None, task_of=failed.task_of,
@@ -175,7 +149,7 @@ def _keep_alike(view: View, rank: int, failed: Failure) -> bool:
     """Return whether another rank's futures keep exceptions of about that step (lost connections
     aside), or the rank's own kept one like it before: the program copes with them."""
     for other, process in view.ranks.items():
-        kept = (of for of in process.failures if of.kept and not lost_peer(of))
+        kept = (of for of in process.failures if of.kept and not exits.lost_peer(of))
         for of in kept:
             if of.t_ns > view.now_ns:
                 break
@@ -206,19 +180,21 @@ def _idle_ns(view: View, rank: int, failed: Failure) -> int:
     return idle_ns if idle_ns >= PATIENCE_NS else 0
 
 
-def _ranks(ends: Iterable[BadEnd]) -> tuple[int, ...]:
+def _ranks(ends: Iterable[exits.BadEnd]) -> tuple[int, ...]:
     return tuple(sorted({end.rank for end in ends}))
 
 
 @per_view
-def _judged(view: View) -> tuple[TerminationRequest | None, list[BadEnd], list[BadEnd], bool]:
+def _judged(
+    view: View,
+) -> tuple[exits.TerminationRequest | None, list[exits.BadEnd], list[exits.BadEnd], bool]:
     """Return (request that the job end, bad ends that do not follow from it, first failures among
     them, whether these ranks only waited for a rank that ended in good order)."""
-    bad = bad_ends(view)
-    asked = termination(view, bad)
+    bad = exits.bad_ends(view)
+    asked = exits.termination(view, bad)
     own = [
         end for end in bad
-        if (asked is None or not asked.precedes(end)) and not interrupted(view, end)
+        if (asked is None or not asked.precedes(end)) and not exits.interrupted(view, end)
     ]  # fmt: skip
     return asked, own, *_roots(view, own)
 
@@ -226,7 +202,7 @@ def _judged(view: View) -> tuple[TerminationRequest | None, list[BadEnd], list[B
 def ended_by_launcher(view: View, explained: bool) -> frozenset[int]:
     """Return ranks that a launcher killed after another rank's failure or on request, and that did
     nothing wrong. ``explained``: a hang or a disagreement of ranks is known to be the cause."""
-    bad = bad_ends(view)
+    bad = exits.bad_ends(view)
     if not bad:
         return frozenset()
     asked, _, roots, only_victims = _judged(view)
@@ -244,32 +220,32 @@ def ended_by_launcher(view: View, explained: bool) -> frozenset[int]:
     return frozenset(killed.keys() - own)
 
 
-def _sent_away(view: View, end: BadEnd) -> bool:
+def _sent_away(view: View, end: exits.BadEnd) -> bool:
     """Return whether the rank ended by a signal that launchers send (SIGTERM, SIGKILL)."""
     return end.how != "exception" and view.ranks[end.rank].exit_code in (_SIGTERM, _SIGKILL)
 
 
-def _roots(view: View, bad: Sequence[BadEnd]) -> tuple[list[BadEnd], bool]:
+def _roots(view: View, bad: Sequence[exits.BadEnd]) -> tuple[list[exits.BadEnd], bool]:
     """Return (first failures, whether their ranks only waited for ranks that ended in good order).
     Left out are ranks that waited for another one, lost a connection over it, or were told to end
     after it. ``bad``: without ends by the user's interrupt."""
-    victims = left_waiting(view)
+    victims = exits.left_waiting(view)
     first_hand = [end for end in bad if not _follows(view, end, bad[0])]
     own = [end for end in first_hand if end.rank not in victims] or first_hand
     roots = [
         end
         for end in own
-        if end.t_ns - own[0].t_ns <= TOGETHER_NS
+        if end.t_ns - own[0].t_ns <= exits.TOGETHER_NS
         or end.t_ns - own[0].t_ns > FOLLOWS_NS
         or _same_exception(view, own[0], end)
     ]
     return roots, bool(own) and own[0].rank in victims
 
 
-def _nobody_failed(view: View, bad: Sequence[BadEnd]) -> Candidate:
+def _nobody_failed(view: View, bad: Sequence[exits.BadEnd]) -> Candidate:
     """Return the candidate for bad ends none of which came first: other ranks left in good order or
     destroyed their group; else the cause is unknown."""
-    lost = [e for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank))]
+    lost = [e for e in bad if e.how == "exception" and exits.lost_peer(exits.failure(view, e.rank))]
     awaited = _awaited(view, {end.rank for end in lost}, {end.rank for end in bad})
     left = _left_early(view, bad, lost, awaited)
     gone = {r: at for r, key in awaited.items() if (at := destroyed(view, r, key)) is not None}
@@ -287,7 +263,10 @@ def _awaited(view: View, waiting: set[int], over: set[int]) -> dict[int, GroupKe
 
 
 def _left_early(
-    view: View, bad: Sequence[BadEnd], lost: Sequence[BadEnd], awaited: Mapping[int, object]
+    view: View,
+    bad: Sequence[exits.BadEnd],
+    lost: Sequence[exits.BadEnd],
+    awaited: Mapping[int, object],
 ) -> tuple[int, ...]:
     """Return ranks that left in good order before other ranks lost the connection to them; only
     those that an op misses, if there are any."""
@@ -295,24 +274,24 @@ def _left_early(
         return ()  # ranks were told to end or interrupted: leaving in good order is fine
     until = lost[0].t_ns + SEEN_LATE_NS
     names = {end.rank for end in bad}
-    left = {rank: left_ns(view, rank) for rank in view.ranks if rank not in names}
+    left = {rank: exits.left_ns(view, rank) for rank in view.ranks if rank not in names}
     early = [rank for rank, t_ns in left.items() if t_ns is not None and t_ns <= until]
     return tuple(rank for rank in early if rank in awaited) or tuple(early)
 
 
 def _went_early(
-    view: View, left: tuple[int, ...], bad: Sequence[BadEnd], destroyed_at: Mapping[int, str]
+    view: View, left: tuple[int, ...], bad: Sequence[exits.BadEnd], destroyed_at: Mapping[int, str]
 ) -> Candidate:
     """Return the candidate for ranks that left early, else for those that destroyed a group."""
     went = left or tuple(destroyed_at)
     abrupt = bool(left) and all(view.ranks[rank].leaving_ns is None for rank in left)
-    times = [t for r in left if (t := left_ns(view, r)) is not None]
+    times = [t for r in left if (t := exits.left_ns(view, r)) is not None]
     messages = unsent(view, _ranks(bad))
     return Candidate(
         kind="missing-rank", ranks=_ranks(bad), culprits=went, last_resort=True,
         t_ns=min(times, default=bad[0].t_ns),
         where=None if left else destroyed_at[went[0]] or None,
-        facts=LeftEarly(
+        facts=kinds.LeftEarly(
             abrupt, *last_op(view, went[0]), destroyed=not left,
             normal=all(view.ranks[rank].exit_code == 0 for rank in left),
             left_out=left_out(view, went[0]) if len(went) == 1 else None,
@@ -321,18 +300,18 @@ def _went_early(
     )  # fmt: skip
 
 
-def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
+def _cut_off(view: View, bad: Sequence[exits.BadEnd]) -> Candidate:
     """Return the candidate for lost connections where no rank is known to have ended first, so far
     or for good."""
     process = view.ranks[bad[0].rank]
     failures = [f for f in process.failures if f.thread == "MainThread"]
-    over = view.run_end is not None and any(lost_peer(f) for f in failures)
+    over = view.run_end is not None and any(exits.lost_peer(f) for f in failures)
     restarted = fields.integer(process.facts, "epoch", 0) > 0
     stale = restarted and any(_REFUSED.search(f.text) for f in failures)
     return Candidate(
         kind="cut-off", ranks=_ranks(bad), t_ns=bad[0].t_ns, last_resort=True,
         where=whole_place(failures[0].frames) if failures else None,
-        facts=CutOff(brief(failures[0].text) if failures else "", over, stale),
+        facts=kinds.CutOff(brief(failures[0].text) if failures else "", over, stale),
     )  # fmt: skip
 
 
@@ -344,39 +323,41 @@ def brief(error: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
-def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
+def _follows(view: View, end: exits.BadEnd, earliest: exits.BadEnd) -> bool:
     """Return whether this failure is a consequence of an earlier one, judged by itself."""
     if end.how == "exception":
-        failed = failure(view, end.rank)
-        if lost_peer(failed):
+        failed = exits.failure(view, end.rank)
+        if exits.lost_peer(failed):
             return True
         return _disagrees(view, end.rank) and waits_in_op(failed.origin, "")
     code = view.ranks[end.rank].exit_code
     if code == _SIGKILL and _terminated_before(view, end.t_ns):
         return True  # a launcher kills ranks that SIGTERM did not end
     if code is None and end.how == "killed" and end != earliest:
-        in_exit = (left_ns(view, end.rank) or end.t_ns) < end.t_ns
-        if in_exit or end.t_ns - earliest.t_ns > TOGETHER_NS:
+        in_exit = (exits.left_ns(view, end.rank) or end.t_ns) < end.t_ns
+        if in_exit or end.t_ns - earliest.t_ns > exits.TOGETHER_NS:
             return True  # a launcher ended and reaped it before the hub could look
-    if gave_up(view, end.rank):
+    if exits.gave_up(view, end.rank):
         return True
     if code == _SIGTERM:
         return not _told_alone(view, end)
     return code in (_SIGABRT, None) and _disagrees(view, end.rank)
 
 
-def _told_alone(view: View, end: BadEnd) -> bool:
+def _told_alone(view: View, end: exits.BadEnd) -> bool:
     """Return whether SIGTERM ended this rank well before any other ended, while another rank of its
     host lived to lose its connection: a launcher would send it to all ranks of a host at once."""
-    bad = bad_ends(view)
-    if end.t_ns > bad[0].t_ns + TOGETHER_NS:
+    bad = exits.bad_ends(view)
+    if end.t_ns > bad[0].t_ns + exits.TOGETHER_NS:
         return False
     others = (one for rank, one in view.ranks.items() if rank != end.rank)
     gone = (at[0] for one in others if (at := view.proc_end(one)) is not None)
-    if any(t_ns <= end.t_ns + TOGETHER_NS for t_ns in gone):
+    if any(t_ns <= end.t_ns + exits.TOGETHER_NS for t_ns in gone):
         return False  # mostly the next one: ranks that are ended together are many
     host = view.ranks[end.rank].host
-    lost = (e.rank for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank)))
+    lost = (
+        e.rank for e in bad if e.how == "exception" and exits.lost_peer(exits.failure(view, e.rank))
+    )
     return any(view.ranks[rank].host == host for rank in lost if rank != end.rank)
 
 
@@ -392,37 +373,39 @@ def _disagrees(view: View, rank: int) -> bool:
 
 def _terminated_before(view: View, t_ns: int) -> bool:
     """Return whether another rank ended by SIGTERM more than FIRM_NS before."""
-    terminated = (e for e in bad_ends(view) if view.ranks[e.rank].exit_code == _SIGTERM)
+    terminated = (e for e in exits.bad_ends(view) if view.ranks[e.rank].exit_code == _SIGTERM)
     return any(end.t_ns < t_ns - FIRM_NS for end in terminated)
 
 
-def _same_exception(view: View, one: BadEnd, other: BadEnd) -> bool:
+def _same_exception(view: View, one: exits.BadEnd, other: exits.BadEnd) -> bool:
     """Return whether both ranks raised the same exception at the same line: a bug of all."""
     if one.how != "exception" or other.how != "exception":
         return False
-    a, b = failure(view, one.rank), failure(view, other.rank)
+    a, b = exits.failure(view, one.rank), exits.failure(view, other.rank)
     return (a.type, a.frames, a.origin) == (b.type, b.frames, b.origin)
 
 
-def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Iterator[Candidate]:
+def _roots_found(
+    view: View, roots: Sequence[exits.BadEnd], only_victims: bool
+) -> Iterator[Candidate]:
     """Yield one candidate for each way to end; ranks that failed alike share one."""
-    alike: dict[tuple[object, ...], list[BadEnd]] = {}
+    alike: dict[tuple[object, ...], list[exits.BadEnd]] = {}
     for end in roots:
         key: tuple[object, ...] = end.how, end.rank
         if end.how == "code":
-            key = end.how, exit_code(view, end.rank)
+            key = end.how, exits.exit_code(view, end.rank)
         elif end.how == "exception":
-            failed = failure(view, end.rank)
+            failed = exits.failure(view, end.rank)
             key = end.how, failed.type, failed.frames, failed.origin
         alike.setdefault(key, []).append(end)
     for (first, *_), ranks in ((ends, _ranks(ends)) for ends in alike.values()):
         kind, facts = _first_failure(view, first, ranks)
-        culprits, where = ranks, crash_place(view, first)[0]
+        culprits, where = ranks, exits.crash_place(view, first)[0]
         if first.how == "exception":
-            failed = failure(view, first.rank)
+            failed = exits.failure(view, first.rank)
             culprits, where = _named(failed, ranks), whole_place(failed.origin)
             if worker := _of_worker(view, failed.text):  # the place is its caller's
-                assert isinstance(facts, Raised)
+                assert isinstance(facts, kinds.Raised)
                 facts = replace(facts, called_at=where or "")
                 culprits, where = worker, None
         yield Candidate(
@@ -431,37 +414,41 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
         )  # fmt: skip
 
 
-def _may_follow(view: View, end: BadEnd) -> bool:
+def _may_follow(view: View, end: exits.BadEnd) -> bool:
     """Return whether a rank has just aborted, as a backend does over an op that does not fit, or
     ended in an unknown way: the other ranks' records of that op may still come."""
     aborted = end.how == "killed" and view.ranks[end.rank].exit_code in (_SIGABRT, None)
     return aborted and view.run_end is None and view.t_ns - end.t_ns < ABORT_NS
 
 
-def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[str, Facts]:
-    rank, code = first.rank, exit_code(view, first.rank)
-    over = {e.rank for e in bad_ends(view)} | {r for r in view.ranks if ended(view, r)}
-    left = left_waiting(view).items()
+def _first_failure(view: View, first: exits.BadEnd, ranks: tuple[int, ...]) -> tuple[str, Facts]:
+    rank, code = first.rank, exits.exit_code(view, first.rank)
+    over = {e.rank for e in exits.bad_ends(view)} | {r for r in view.ranks if exits.ended(view, r)}
+    left = exits.left_waiting(view).items()
     waiting = tuple(other for other, gone in left if rank in gone and other not in over)
     if first.how == "code":
         abrupt = all(view.ranks[r].leaving_ns is None for r in ranks)
-        return "rank-exited", Exited(code, waiting, abrupt, *last_op(view, rank))
+        return "rank-exited", kinds.Exited(code, waiting, abrupt, *last_op(view, rank))
     if first.how != "exception":
         printed = abort_text(view, rank, first.t_ns) if code == _SIGABRT else ""
-        last, (_, crashed) = last_op(view, rank), crash_place(view, first)
-        return "rank-lost", Lost(first.how == "killed", code, waiting, *last, printed, crashed)
-    failed = failure(view, rank)
+        last, (_, crashed) = last_op(view, rank), exits.crash_place(view, first)
+        return "rank-lost", kinds.Lost(
+            first.how == "killed", code, waiting, *last, printed, crashed
+        )
+    failed = exits.failure(view, rank)
     made_up = rehearsed(view) and bool(failed.origin) and is_user(failed.origin[-1])
     error, cause, also = brief(failed.text), _cause(failed), _also(failed)
-    return "exception", Raised(error, failed.step, rank, made_up, waiting, cause=cause, also=also)
+    return "exception", kinds.Raised(
+        error, failed.step, rank, made_up, waiting, cause=cause, also=also
+    )
 
 
 def _cause(failed: Failure) -> Cause | None:
     return failed.cause and replace(failed.cause, text=brief(failed.cause.text))
 
 
-def _also(failed: Failure) -> tuple[Held, ...]:
-    return tuple(Held(brief(of.text), place(of.frames) or "", of.ranks) for of in failed.also)
+def _also(failed: Failure) -> tuple[kinds.Held, ...]:
+    return tuple(kinds.Held(brief(of.text), place(of.frames) or "", of.ranks) for of in failed.also)
 
 
 def _of_worker(view: View, error: str) -> tuple[int, ...]:
@@ -479,22 +466,22 @@ def _ranks_of(failed: Failure) -> tuple[int, ...]:
     return tuple(sorted({rank for of in failed.causes for rank in of.ranks}))
 
 
-def _harmless(view: View, end: BadEnd) -> Candidate:
+def _harmless(view: View, end: exits.BadEnd) -> Candidate:
     raised = end.how == "exception"
     return Candidate(
         kind="exception" if raised else "rank-lost", ranks=(end.rank,), t_ns=end.t_ns,
-        facts=Harmless(raised, end.how == "killed", view.ranks[end.rank].exit_code),
+        facts=kinds.Harmless(raised, end.how == "killed", view.ranks[end.rank].exit_code),
     )  # fmt: skip
 
 
 def _followed(
-    view: View, followed: Sequence[BadEnd], roots: Sequence[BadEnd], only_victims: bool
+    view: View, followed: Sequence[exits.BadEnd], roots: Sequence[exits.BadEnd], only_victims: bool
 ) -> Candidate:
     """Return one candidate for the ends that follow from other ranks' ends."""
-    ranks, victims = _ranks(followed), left_waiting(view)
+    ranks, victims = _ranks(followed), exits.left_waiting(view)
     known = ranks if victims.keys() >= set(ranks) else ()
     gone = {one for rank in known for one in victims[rank]}.difference(ranks)
     return Candidate(
         kind="rank-lost", ranks=ranks, t_ns=followed[0].t_ns, last_resort=only_victims,
-        facts=Followed(_ranks(roots), tuple(sorted(gone))),
+        facts=kinds.Followed(_ranks(roots), tuple(sorted(gone))),
     )  # fmt: skip

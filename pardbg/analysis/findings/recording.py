@@ -7,34 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
 
+import pardbg.analysis.findings.kinds.recording_kinds as kinds
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.exits import lost_peer
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.recording_kinds import (
-    ClockImprecise,
-    ClockJump,
-    ClockUnaligned,
-    HookError,
-    LifeEnd,
-    LimitReached,
-    LivesForgotten,
-    NodeLost,
-    NoRanks,
-    RankUnrecorded,
-    RecorderLimit,
-    RecorderLost,
-    RecordsDropped,
-    RecordsMissing,
-    RemoteCalls,
-    Restarted,
-    SeveralJobs,
-    Truncated,
-    UnknownData,
-    UnknownGroup,
-)
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
@@ -58,19 +37,24 @@ def dropped(view: View) -> Iterable[Candidate]:
     for rank, process in view.ranks.items():
         if lost := process.lost(view.t_ns):
             yield Candidate(
-                kind="records-dropped", t_ns=view.t_ns, ranks=(rank,), facts=RecordsDropped(lost)
+                kind="records-dropped",
+                t_ns=view.t_ns,
+                ranks=(rank,),
+                facts=kinds.RecordsDropped(lost),
             )
     if over := view.store.over_limit:
-        yield Candidate(kind="records-dropped", t_ns=view.t_ns, facts=RecordsDropped(over))
+        yield Candidate(kind="records-dropped", t_ns=view.t_ns, facts=kinds.RecordsDropped(over))
 
 
 def limits(view: View) -> Iterable[Candidate]:
     """Find data that a store had no room for, and lives of which only the ends are kept."""
     if refused := view.store.refused:
-        facts = LimitReached(tuple(sorted(refused.items())))
+        facts = kinds.LimitReached(tuple(sorted(refused.items())))
         yield Candidate(kind="limit-reached", t_ns=view.t_ns, facts=facts)
     if number := view.store.past.num_lives:
-        yield Candidate(kind="lives-forgotten", t_ns=view.begin_ns, facts=LivesForgotten(number))
+        yield Candidate(
+            kind="lives-forgotten", t_ns=view.begin_ns, facts=kinds.LivesForgotten(number)
+        )
 
 
 def missing_begin(view: View) -> Iterable[Candidate]:
@@ -79,7 +63,7 @@ def missing_begin(view: View) -> Iterable[Candidate]:
     if missed:
         yield Candidate(
             kind="records-missing", t_ns=view.begin_ns, ranks=tuple(missed),
-            facts=RecordsMissing(max(missed.values())),
+            facts=kinds.RecordsMissing(max(missed.values())),
         )  # fmt: skip
 
 
@@ -94,7 +78,7 @@ def unrecorded_ranks(view: View) -> Iterable[Candidate]:
         return
     if view.run_end is not None or any(_passed(row, unseen) for row in collectives(view)):
         yield Candidate(
-            kind="unseen-rank", ranks=unseen, t_ns=view.begin_ns, facts=RankUnrecorded()
+            kind="unseen-rank", ranks=unseen, t_ns=view.begin_ns, facts=kinds.RankUnrecorded()
         )
 
 
@@ -108,7 +92,9 @@ def unknown_groups(view: View) -> Iterable[Candidate]:
     """Find ops on groups whose definition never came."""
     ranks = tuple(rank for rank, process in view.ranks.items() if process.undefined_groups)
     if ranks:
-        yield Candidate(kind="unknown-group", t_ns=view.begin_ns, ranks=ranks, facts=UnknownGroup())
+        yield Candidate(
+            kind="unknown-group", t_ns=view.begin_ns, ranks=ranks, facts=kinds.UnknownGroup()
+        )
 
 
 def hook_errors(view: View) -> Iterable[Candidate]:
@@ -118,16 +104,16 @@ def hook_errors(view: View) -> Iterable[Candidate]:
             if t_ns <= view.t_ns:
                 yield Candidate(
                     kind="hook-error", t_ns=t_ns, ranks=(rank,), where=where or None,
-                    facts=HookError(where, text),
+                    facts=kinds.HookError(where, text),
                 )  # fmt: skip
 
 
 def unreadable(view: View) -> Iterable[Candidate]:
     """Find data of another version, and truncated files."""
     if unknown := view.store.unknown:
-        yield Candidate(kind="unknown-data", t_ns=view.t_ns, facts=UnknownData(unknown))
+        yield Candidate(kind="unknown-data", t_ns=view.t_ns, facts=kinds.UnknownData(unknown))
     if view.store.truncated:
-        yield Candidate(kind="truncated", t_ns=view.t_ns, facts=Truncated())
+        yield Candidate(kind="truncated", t_ns=view.t_ns, facts=kinds.Truncated())
 
 
 # -- pardbg's own processes
@@ -140,7 +126,7 @@ def recorder_lost(view: View) -> Iterable[Candidate]:
     lost = [(t_ns, name) for t_ns, name in known if name is not None]
     if lost:
         counts = Counter(name for _, name in lost)
-        facts = RecorderLost(tuple(counts.items()))
+        facts = kinds.RecorderLost(tuple(counts.items()))
         yield Candidate(kind="recorder-lost", t_ns=lost[-1][0], facts=facts)
 
 
@@ -159,7 +145,7 @@ def recorder_limits(view: View) -> Iterable[Candidate]:
         limits = [(t_ns, limit) for t_ns, limit in reached if limit.what == of]
         if limits:
             t_ns, newest = limits[-1]
-            facts = RecorderLimit(of, newest.limit, sum(limit.num for _, limit in limits))
+            facts = kinds.RecorderLimit(of, newest.limit, sum(limit.num for _, limit in limits))
             yield Candidate(kind="recorder-limit", t_ns=t_ns, facts=facts)
 
 
@@ -169,7 +155,7 @@ def recorder_limits(view: View) -> Iterable[Candidate]:
 def nodes_lost(view: View) -> Iterable[Candidate]:
     """Find silent nodes of the job, until the hub hears from them again."""
     for t_ns, node in lost_nodes(view):
-        ranks, facts = node.ranks, NodeLost((node.node,))
+        ranks, facts = node.ranks, kinds.NodeLost((node.node,))
         yield Candidate(kind="node-lost", t_ns=t_ns, ranks=ranks, culprits=ranks, facts=facts)
 
 
@@ -182,14 +168,14 @@ def restarts(view: View) -> Iterable[Candidate]:
     ends = (_life_end(view, epoch) for epoch in range(max(0, view.epoch - 3), view.epoch))
     lives = [end for end in ends if end is not None]
     if view.run_end is not None and all(_active(view, p)[0] < 0 for p in view.ranks.values()):
-        lives.append(LifeEnd(view.epoch + 1, None, "", None, None))  # came to no group
+        lives.append(kinds.LifeEnd(view.epoch + 1, None, "", None, None))  # came to no group
     yield Candidate(
         kind="restarted", ranks=tuple(view.ranks), t_ns=min(begun, default=0),
-        facts=Restarted(number, tuple(lives)),
+        facts=kinds.Restarted(number, tuple(lives)),
     )  # fmt: skip
 
 
-def _life_end(view: View, epoch: int) -> LifeEnd | None:
+def _life_end(view: View, epoch: int) -> kinds.LifeEnd | None:
     """Return the first failure of a life, as reported by its ranks or seen by the hub; else its
     first lost connection; None: not known. SIGTERM does not count: launchers end a life with it for
     any reason."""
@@ -207,17 +193,17 @@ def _life_end(view: View, epoch: int) -> LifeEnd | None:
              if code not in _TOLD and (code < 0 or (code and p.rank not in failed))]  # fmt: skip
     if lost and ended:
         first = min(ended, key=lambda p: p.ends[0][0] if p.ends else 0)
-        return LifeEnd(epoch + 1, first.rank, "", None, first.exit_code)
+        return kinds.LifeEnd(epoch + 1, first.rank, "", None, first.exit_code)
     if failure is None:
         return None
-    return LifeEnd(epoch + 1, rank, failure.text, place(failure.origin), None, failure.cause)
+    return kinds.LifeEnd(epoch + 1, rank, failure.text, place(failure.origin), None, failure.cause)
 
 
 def remote_calls(view: View) -> Iterable[Candidate]:
     """Find workers of torch.distributed.rpc: the contents of their calls pass no hook."""
     if wire.NOTE_RPC in view.store.notes:
         yield Candidate(
-            kind="rpc", t_ns=view.begin_ns, ranks=tuple(view.ranks), facts=RemoteCalls()
+            kind="rpc", t_ns=view.begin_ns, ranks=tuple(view.ranks), facts=kinds.RemoteCalls()
         )
 
 
@@ -236,7 +222,7 @@ def several_jobs(view: View) -> Iterable[Candidate]:
             names = (fields.text(p.facts, "job").strip(":") for p in (shown, process))
             jobs |= {name for name in names if name}
     if twice:
-        facts = SeveralJobs(tuple(sorted(jobs)))
+        facts = kinds.SeveralJobs(tuple(sorted(jobs)))
         yield Candidate(
             kind="several-jobs", t_ns=view.t_ns, ranks=tuple(sorted(twice)), facts=facts
         )
@@ -257,7 +243,9 @@ def _active(view: View, process: Process) -> tuple[int, int]:
 def no_ranks(view: View) -> Iterable[Candidate]:
     """Find a run that is over and had no rank."""
     if view.run_end is not None and not view.ranks:
-        yield Candidate(kind="no-ranks", t_ns=view.run_end[0], facts=NoRanks(_output_cause(view)))
+        yield Candidate(
+            kind="no-ranks", t_ns=view.run_end[0], facts=kinds.NoRanks(_output_cause(view))
+        )
 
 
 def _output_cause(view: View) -> Literal["no space", "raised", ""]:
@@ -276,13 +264,13 @@ def clocks(view: View) -> Iterable[Candidate]:
     unknown = tuple(rank for rank, error in errors.items() if error is None)
     if several and unknown:
         yield Candidate(
-            kind="clock-uncertain", t_ns=view.t_ns, ranks=unknown, facts=ClockUnaligned()
+            kind="clock-uncertain", t_ns=view.t_ns, ranks=unknown, facts=kinds.ClockUnaligned()
         )
     yield from _jumps(view)
     worst = max((error or 0 for error in errors.values()), default=0)
     if worst >= CLOCK_NS:
         ranks = tuple(rank for rank, error in errors.items() if (error or 0) >= CLOCK_NS)
-        facts = ClockImprecise(worst)
+        facts = kinds.ClockImprecise(worst)
         yield Candidate(kind="clock-uncertain", t_ns=view.t_ns, ranks=ranks, facts=facts)
 
 
@@ -294,5 +282,5 @@ def _jumps(view: View) -> Iterable[Candidate]:
             last = jumps[-1]
             yield Candidate(
                 kind="clock-uncertain", ranks=(rank,), t_ns=last.t_ns, first_ns=jumps[0].since_ns,
-                facts=ClockJump(last.by_ns, last.t_ns - last.since_ns, len(jumps) - 1),
+                facts=kinds.ClockJump(last.by_ns, last.t_ns - last.since_ns, len(jumps) - 1),
             )  # fmt: skip

@@ -10,6 +10,7 @@ from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.leads import host_bound
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.base.times import are_launches, times
+from pardbg.analysis.pipeline import values
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, calls, receives, split
 from pardbg.analysis.pipeline.implied import bound_fraction, implied_fraction
@@ -28,16 +29,6 @@ from pardbg.analysis.pipeline.outlines import (
 from pardbg.analysis.pipeline.pipelines import Layout, launches, layouts
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut
-from pardbg.analysis.pipeline.values import (
-    ActionSpan,
-    Cause,
-    Idle,
-    PipelineRank,
-    PipelineStep,
-    PipelineView,
-    PlanSource,
-    causes_of,
-)
 
 HISTORY: Final = 64
 """Minimum number of steps kept for a live run."""
@@ -49,20 +40,20 @@ _LOOK_BACK: Final = 8
 """Number of steps to search back for a complete one."""
 
 
-def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+def pipeline_step(view: View, layout: Layout, step: int) -> values.PipelineStep | None:
     """Return one step as of the cursor. Complete steps are cached: they do not change any more."""
-    seen: dict[Hashable, PipelineStep | None] = view.local.setdefault("pipeline steps", {})
+    seen: dict[Hashable, values.PipelineStep | None] = view.local.setdefault("pipeline steps", {})
     if (layout.key, step) not in seen:
         seen[layout.key, step] = _kept_step(view, layout, step)
     return seen[layout.key, step]
 
 
-def _kept_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+def _kept_step(view: View, layout: Layout, step: int) -> values.PipelineStep | None:
     actions = max(1, 2 * layout.num_microbatches * layout.num_stages)
     most = min(MEMO_MAX, max(HISTORY, _KEPT_ACTIONS // actions))
     cache = view.memo("pipeline", most if view.store.live else MEMO_MAX)
     key = (layout.key, step, signature(view, layout, step))
-    known: PipelineStep | None = cache.get(key)
+    known: values.PipelineStep | None = cache.get(key)
     if known is not None and known.t1_ns <= view.t_ns:
         return known
     made = _make_step(view, layout, step)
@@ -71,7 +62,7 @@ def _kept_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     return made
 
 
-def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+def _make_step(view: View, layout: Layout, step: int) -> values.PipelineStep | None:
     seen = begun(view, layout, step)
     if seen is None:
         return None
@@ -90,7 +81,7 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     if not ranks:
         return None  # a part of a recording begins in the step: no rank's records are whole
     known = not are_launches(view)
-    return PipelineStep(
+    return values.PipelineStep(
         step=step,
         complete=seen.complete,
         t0_ns=window[0],
@@ -140,12 +131,12 @@ def _slots(view: View, layout: Layout) -> Mapping[int, tuple[str, ...]]:
 def _rank_row(
     view: View,
     layout: Layout,
-    row: Sequence[ActionSpan],
+    row: Sequence[values.ActionSpan],
     window: Interval,
     complete: bool,
     evidence: Evidence,
     slots: tuple[str, ...] | None,
-) -> PipelineRank:
+) -> values.PipelineRank:
     rank = evidence.rank
     begun = {span.text for span in row}
     following = next((text for text in layout.order.get(rank, ()) if text not in begun), None)
@@ -153,14 +144,14 @@ def _rank_row(
     idles = () if launches else split(evidence, row, window, None if complete else following)
     ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
     now, peak, per_stage = in_flight([(span.stage, span.kind) for span in ended])
-    return PipelineRank(
+    return values.PipelineRank(
         rank=rank,
         stages=layout.stages(rank),
         plan=slots or (),
         actions=tuple(row),
         idles=idles,
         busy_ns=busy_ns(row, window),
-        idle_ns={} if launches else _sum_idle(idles, causes_of(times(view))),
+        idle_ns={} if launches else _sum_idle(idles, values.causes_of(times(view))),
         in_flight=now,
         max_in_flight=peak,
         in_flight_bound=in_flight_bound(layout, rank),
@@ -170,8 +161,10 @@ def _rank_row(
     )
 
 
-def _sum_idle(idles: Sequence[Idle], causes: Sequence[Cause]) -> dict[Cause, int]:
-    sums: dict[Cause, int] = dict.fromkeys(causes, 0)
+def _sum_idle(
+    idles: Sequence[values.Idle], causes: Sequence[values.Cause]
+) -> dict[values.Cause, int]:
+    sums: dict[values.Cause, int] = dict.fromkeys(causes, 0)
     for idle in idles:
         sums[idle.cause] += idle.t1_ns - idle.t0_ns
     return sums
@@ -182,7 +175,7 @@ def _sum_idle(idles: Sequence[Idle], causes: Sequence[Cause]) -> dict[Cause, int
 
 def pipeline_view(
     view: View, rank: int | None = None, history: int = HISTORY
-) -> PipelineView | None:
+) -> values.PipelineView | None:
     """Return the pipeline of ``rank`` at the cursor, else the first; None if no rank runs one.
     ``history``: number of steps whose bubbles are included."""
     found = layouts(view)
@@ -197,7 +190,7 @@ def pipeline_view(
     # For a step laid out without holds, the launch times are not known.
     if current is not None and not current.held_ns and times(view) == "device":
         launched = launches(view, layout, (current.t0_ns, view.t_ns))
-    return PipelineView(
+    return values.PipelineView(
         schedule=plan.schedule if plan is not None else "",
         group=_group_name(view, layout),
         num_ranks=len(layout.ranks),
@@ -217,7 +210,7 @@ def pipeline_view(
     )
 
 
-def _source(layout: Layout) -> PlanSource:
+def _source(layout: Layout) -> values.PlanSource:
     if layout.chain is not None:
         return "chain"
     if not layout.planned or layout.plan is None:
@@ -232,11 +225,13 @@ def _group_name(view: View, layout: Layout) -> str:
     return layout.group
 
 
-def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> PipelineStep | None:
+def _last_complete(
+    view: View, layout: Layout, current: values.PipelineStep | None
+) -> values.PipelineStep | None:
     """Return the newest complete step that was not held; if all were held, the newest of these."""
     if current is None:
         return None
-    newest: PipelineStep | None = None
+    newest: values.PipelineStep | None = None
     for step in range(current.step, max(-1, current.step - 1 - _LOOK_BACK), -1):
         made = current if step == current.step else pipeline_step(view, layout, step)
         if made is None or not made.complete:

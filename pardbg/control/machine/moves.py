@@ -11,19 +11,11 @@ from typing import Final
 
 from pardbg.analysis.pipeline.dependencies import parse, producer, satisfied, twin
 from pardbg.analysis.pipeline.ticks.grid import tick_numbers
+from pardbg.control.machine import permits
 from pardbg.control.machine.ahead import ahead
 from pardbg.control.machine.cut import Settlement, View, settle
 from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.outbox import Outbox
-from pardbg.control.machine.permits import (
-    HOLD,
-    ONE_OP,
-    PASS,
-    next_action,
-    num_stages,
-    planned_actions,
-    to_step,
-)
 from pardbg.control.machine.state import ControlState, Order
 from pardbg.events import control_facts as facts
 from pardbg.events.control_codes import Mode, Verb, Why
@@ -46,7 +38,7 @@ def outcome(
         places={rank: state.next for rank, state in after.items() if state.held},
         moving=tuple(rank for rank, state in after.items() if not state.held),
     )  # fmt: skip
-    planned = planned_actions(after.values())
+    planned = permits.planned_actions(after.values())
     if verb is Verb.NEXT or (verb is Verb.TICK and not ran and not planned):
         return replace(found, ran={}, steps=_steps(before, after))
     if not ran:
@@ -72,7 +64,7 @@ def outcome(
 
 def _ticks(ran: Mapping[int, Sequence[str]], pipe: States) -> set[int | None]:
     ticks = tick_numbers(
-        {rank: state.plan for rank, state in pipe.items()}, num_stages(pipe.values())
+        {rank: state.plan for rank, state in pipe.items()}, permits.num_stages(pipe.values())
     )
     return {ticks.get(text) for rank in pipe for text in ran.get(rank, ())}
 
@@ -88,10 +80,10 @@ def actions_ran(before: State, after: State) -> tuple[str, ...]:
 
 def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> None:
     """Find the ranks whose next action has its input, and the actions others wait for."""
-    last = num_stages(pipe.values())
+    last = permits.num_stages(pipe.values())
     done = {text for state in pipe.values() for text in state.done}
     for rank, state in pipe.items():
-        action = next_action(state)
+        action = permits.next_action(state)
         if action is None:
             continue
         if satisfied(action, last, done):
@@ -180,7 +172,7 @@ class Moves:
         self.enter(Mode.PAUSING, now)
         control.why = tuple(control.stopped_by[:MAX_WHY])
         for view in control.views.values():
-            self._outbox.permit(view, HOLD, now)
+            self._outbox.permit(view, permits.HOLD, now)
 
     def hold_free(self, procs: set[str], now: int) -> None:
         """Hold ranks that ran on beside held ones."""
@@ -189,7 +181,7 @@ class Moves:
         self.enter(Mode.PAUSING, now)
         for proc in procs & control.views.keys():
             if not control.views[proc].held:
-                self._outbox.permit(control.views[proc], HOLD, now)
+                self._outbox.permit(control.views[proc], permits.HOLD, now)
 
     def hold_loose(self, now: int) -> None:
         """Hold ranks again whose lease was over before the hub's (the hub or the line stood still):
@@ -211,7 +203,9 @@ class Moves:
         control.why = (fact,)
         self._outbox.event(fact, now)
         for view in loose:
-            self._outbox.permit(view, PASS if view.proc in control.free else HOLD, now)
+            self._outbox.permit(
+                view, permits.PASS if view.proc in control.free else permits.HOLD, now
+            )
 
     def miss_silent(self, now: int) -> None:
         """Drop the state of held ranks that were silent for a lease (a held rank reports each
@@ -278,7 +272,7 @@ class Moves:
         if running:
             self._outbox.run(view, now)
         elif free:
-            self._outbox.permit(view, PASS, now)
+            self._outbox.permit(view, permits.PASS, now)
         self._outbox.event(replace(fact, runs=running or free), now)
 
 
@@ -319,7 +313,7 @@ class Settling:
             control.views[proc].settles, control.views[proc].ahead = True, go.to
         for proc in found.release:
             if proc not in onward:
-                self._outbox.permit(control.views[proc], ONE_OP, now)
+                self._outbox.permit(control.views[proc], permits.ONE_OP, now)
         if found.reached:
             self._cut(now)
         elif now - max(control.since, control.reported) >= REPORT_NS:
@@ -381,7 +375,7 @@ class Settling:
         views = {v.proc: v for v in control.of_ranks(ranks) if v.held and v.state is not None}
         aside = Gate.BREAK | Gate.EXCEPTION
         states = [v.state for v in views.values() if v.state and not v.state.held & aside]
-        onward = to_step(states, target)
+        onward = permits.to_step(states, target)
         control.goal = (ranks, target, rounds - 1) if onward and rounds else None
         if control.goal is None:
             return False
@@ -416,7 +410,7 @@ class Settling:
             if proc in control.raised.procs:
                 self._outbox.run(control.views[proc], now)
             else:
-                self._outbox.permit(control.views[proc], ONE_OP, now)
+                self._outbox.permit(control.views[proc], permits.ONE_OP, now)
         self._moves.enter(Mode.PAUSING, now)
         control.stopped_by = [fact]
         self._outbox.event(fact, now)

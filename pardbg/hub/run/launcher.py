@@ -21,16 +21,8 @@ import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import run_files, signals
+from pardbg.hub.run import guardian, run_files, signals
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.guardian import (
-    END_S,
-    MAX_RESTARTS,
-    READY,
-    Guardian,
-    start_hub,
-    wait_for_directory,
-)
 from pardbg.hub.run.jobs import Killing, adopt_orphans, as_script, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.steward import Owner, Stdio, Steward
@@ -120,13 +112,13 @@ class Launcher:
 
     def _start_hub(self) -> None:
         heard = None if self._stdio is None else self._stdio.heard
-        self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
+        self.hub = guardian.start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
         while run_files.read_hub(self.dir) is None and not self._owner.gone:
-            if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
+            if self.hub.poll() == -signal.SIGKILL and self.restarts < guardian.MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
             elif self.hub.poll() is not None:
@@ -150,7 +142,7 @@ class Launcher:
     def _keep_hub(self) -> None:
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
-        if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
+        if self.hub.returncode == 0 or self.restarts >= guardian.MAX_RESTARTS:
             self._hub_given_up = True
             return
         now = time.monotonic()
@@ -163,11 +155,11 @@ class Launcher:
 
     def _end_hub(self) -> None:
         """Wait for the hub, which ends by itself after the job; restart one killed too early."""
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + guardian.END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
                 self._pipe.wait(0.05)
-            elif self.hub.returncode in (0, 2) or self.restarts >= MAX_RESTARTS:
+            elif self.hub.returncode in (0, 2) or self.restarts >= guardian.MAX_RESTARTS:
                 return
             else:
                 self.restarts += 1
@@ -309,12 +301,12 @@ def main(argv: list[str]) -> int:
         above.append(run_files.this_process())
         adopt_orphans()
         if child := os.fork():
-            made = Guardian(words.run, words.roots, stdio, sources, owner, keeper=keeper)
+            made = guardian.Guardian(words.run, words.roots, stdio, sources, owner, keeper=keeper)
             made.wait(child)
             return 0
     with contextlib.suppress(BrokenPipeError):
-        os.write(words.behind, READY)
-    run_dir = wait_for_directory(words.alive)
+        os.write(words.behind, guardian.READY)
+    run_dir = guardian.wait_for_directory(words.alive)
     if run_dir is None:
         remove_unstarted(words.run, words.roots, files.shm_root())
     else:

@@ -24,6 +24,7 @@ import pytest
 from pardbg_agent.control import inspect
 from pardbg_agent.sender import blocked
 from pardbg_agent.sender.blocked import Blocked
+from pardbg_agent.wire import Kind
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64")
@@ -42,21 +43,20 @@ class Seen:
     """Names that a Core was given records of."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
         self.level, self.step, self.loader = 2, 0, None
         self.context: Any = SimpleNamespace(loop=SimpleNamespace(phase=1))
         self.guard = SimpleNamespace(call=lambda _, look: look())
-        self.defs = SimpleNamespace(name=lambda name: (self.names.append(name), len(self.names))[1])
         self.records = 0
         self.more: list[int] = []
         """What each record adds to the one before it."""
         self.told: list[str] = []
         """Name of each record."""
 
-    def record(self, *fields: Any) -> None:
+    def mark(self, kind: Kind, name: str, t: int, more: int) -> None:
+        assert kind is Kind.PROBE
         self.records += 1
-        self.more.append(fields[-2])
-        self.told.append(self.names[fields[3] - 1])
+        self.more.append(more)
+        self.told.append(name)
 
 
 def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 0) -> Seen:
@@ -84,7 +84,7 @@ def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 
 
 
 def kind_and_place(core: Seen) -> tuple[str, str, str]:
-    head, kind, detail, place = core.names[0].split("\n")
+    head, kind, detail, place = core.told[0].split("\n")
     assert head == "blocked" and core.records == 1
     return kind, detail, place.split(" in ")[-1]
 
@@ -342,7 +342,7 @@ def test_looks_at_one_place_are_not_the_next_ones() -> None:
     thread.join()
     looks_at.close()
     assert core.more[0] == core.more[2] == 0 and core.more[1] >= 3
-    assert core.names[0] == core.told[1] != core.told[2]
+    assert core.told[0] == core.told[1] != core.told[2]
 
 
 def test_long_turns_of_the_interpreter_hold_no_heartbeat_up() -> None:
@@ -396,7 +396,7 @@ def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
     for thread in threads:
         thread.join()
     looks_at.close()
-    assert core.names == []
+    assert core.told == []
 
 
 @pytest.mark.parametrize("phase", [0, 3])
@@ -425,7 +425,7 @@ def test_where_the_thread_computes_outside_of_phases_is_told_once_it_has_moved(p
     thread.join()
     looks_at.close()
     assert told[:12] == [0] * 12
-    heads = {name.rpartition(" in ")[2] for name in core.names if name.startswith("busy\nbusy\n\n")}
+    heads = {name.rpartition(" in ")[2] for name in core.told if name.startswith("busy\nbusy\n\n")}
     assert heads == (set() if phase else {"compute"})
     assert sum(core.more) == (0 if phase else pytest.approx(12, abs=3))
 

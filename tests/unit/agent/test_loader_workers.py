@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pardbg_agent.sender import loader_workers
 from pardbg_agent.sender.loader_workers import Loaders
-from pardbg_agent.wire import LOADERS
+from pardbg_agent.wire import LOADERS, Kind
 
 pytestmark = [
     pytest.mark.skipif(
@@ -60,10 +60,10 @@ class Core(SimpleNamespace):
     def __init__(self, loader: Any) -> None:
         self.loader, self.step = loader, 0
         self.told: list[tuple[str, int, int]] = []
-        self.defs = SimpleNamespace(name=lambda name: name)
 
-    def record(self, *fields: Any) -> None:
-        self.told.append((fields[3], *fields[-2:]))
+    def mark(self, kind: Kind, name: str, t: int, a: int, b: int) -> None:
+        assert kind is Kind.PROBE
+        self.told.append((name, a, b))
 
 
 def looked(loader: Any, until: Callable[[int, int], bool]) -> tuple[int, int]:

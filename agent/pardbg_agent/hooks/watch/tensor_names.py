@@ -16,16 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pardbg_agent.hooks.tensors import replicated
-from pardbg_agent.hooks.watch.framework_places import (
-    Axis,
-    Placed,
-    flat_fragment,
-    flat_places,
-    layer_names,
-    megatron_place,
-    tensor_parallel,
-    working_part,
-)
+from pardbg_agent.hooks.watch import framework_places
 from pardbg_agent.wire import LAYOUT
 
 _WRAPPERS: Final = {
@@ -44,9 +35,9 @@ class Named(NamedTuple):
     over: list[int]
     """Ranks with replicas of the parameter; empty: not known."""
     model: int
-    axes: list[Axis]
+    axes: list[framework_places.Axis]
     """Axes along which the rank may have slices."""
-    placed: Placed | None = None
+    placed: framework_places.Placed | None = None
     """Place of its values and its gradient, if the tensors do not tell it themselves."""
 
 
@@ -82,7 +73,7 @@ class Models:
             if not num_own:
                 continue
             over, model, along = _replicas(root), self.number(root), axes(root)
-            known_as, flat = layer_names(root), flat_places(root)
+            known_as, flat = framework_places.layer_names(root), framework_places.flat_places(root)
             for order, (name, p) in enumerate(own):
                 of = Named(
                     order, canonical(known_as(name)), p, over.get(id(p), []), model, along,
@@ -102,7 +93,7 @@ class Models:
         for root in self._having(wanted):
             if wanted.isdisjoint(map(id, root.parameters())):
                 continue
-            known_as, model = layer_names(root), self.number(root)
+            known_as, model = framework_places.layer_names(root), self.number(root)
             for order, (name, buffer) in enumerate(root.named_buffers()):
                 if buffer.is_floating_point():
                     name = canonical(known_as(name))
@@ -119,12 +110,12 @@ class Models:
         for root in self._known() or self.outermost():
             if self._numbers.get(id(root)) not in models:
                 continue
-            known_as = layer_names(root)
+            known_as = framework_places.layer_names(root)
             called = {id(p) for m in root.modules() if id(m) in ran for p in m.parameters(False)}
             for order, (name, p) in enumerate(root.named_parameters()):
                 copied = p.requires_grad and id(p) not in stepped
                 taken = copied and (id(p) in called or p.grad is not None)
-                if taken and (found := working_part(p)):
+                if taken and (found := framework_places.working_part(p)):
                     part, placed = found
                     name = canonical(known_as(name))
                     yield Named(order, name, part, [], self.number(root), [], placed)
@@ -144,9 +135,9 @@ class Models:
     def _fragments(self, flat: list[Any]) -> Iterator[Named]:
         """Yield the parts of modules' parameters that an optimizer's flat tensors hold."""
         for root in self.outermost():
-            known_as = layer_names(root)
+            known_as = framework_places.layer_names(root)
             for order, (name, p) in enumerate(root.named_parameters()):
-                found = flat_fragment(p, flat)
+                found = framework_places.flat_fragment(p, flat)
                 if found is not None:
                     part, placed = found
                     name = canonical(known_as(name))
@@ -194,14 +185,14 @@ def canonical(name: str) -> str:
     return ".".join(part for part in name.split(".") if part and part not in _WRAPPERS)
 
 
-def place(parameter: Any, tensor: Any, part: Any) -> Placed:
+def place(parameter: Any, tensor: Any, part: Any) -> framework_places.Placed:
     """Return the place of the rank's ``part`` in ``tensor``, a parameter's value or gradient."""
     said = getattr(parameter, LAYOUT, None)
     if said is not None:
-        return Placed(list(said[0]), list(said[1]))
+        return framework_places.Placed(list(said[0]), list(said[1]))
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        return megatron_place(parameter, part) or Placed(
+        return framework_places.megatron_place(parameter, part) or framework_places.Placed(
             list(tensor.shape), [0] * tensor.dim(), stated=False
         )
     from torch.distributed.tensor import Partial
@@ -214,7 +205,7 @@ def place(parameter: Any, tensor: Any, part: Any) -> Placed:
     known = tuple(size) == tuple(part.shape) and all(
         type(placements[dim]) is Partial and placements[dim].reduce_op == "sum" for dim in summands
     )
-    return Placed(
+    return framework_places.Placed(
         list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1),
         summand=_summand(tensor.device_mesh, summands) if summands else None,
     )  # fmt: skip
@@ -228,16 +219,16 @@ def _summand(mesh: Any, dims: Iterable[int]) -> tuple[int, int]:
     return at, count
 
 
-def axes(root: nn.Module) -> list[Axis]:
+def axes(root: nn.Module) -> list[framework_places.Axis]:
     """Return the axes that may cut a model's tensors: of meshes that cut parameters; without any, a
     framework's tensor parallelism, or groups that DistributedDataParallel does not use."""
-    found: dict[Axis, None] = {}
+    found: dict[framework_places.Axis, None] = {}
     for p in root.parameters():
         mesh: Any = getattr(p, "device_mesh", None)
         for dim, placement in enumerate(getattr(p, "placements", ())):
             if placement.is_shard():
                 found[mesh.size(dim), mesh.get_local_rank(dim)] = None
-    stated = None if found else tensor_parallel()
+    stated = None if found else framework_places.tensor_parallel()
     if stated is not None:
         found = {stated: None}
     elif not found:

@@ -21,16 +21,7 @@ from pardbg.analysis.findings.kinds.mismatch_kinds import (
     ThreadOrder,
     Verdict,
 )
-from pardbg.analysis.findings.stalls.misfits import (
-    MisfitMessage,
-    MisfitSplit,
-    ThreadCrossing,
-    keeps_total,
-    misfit_messages,
-    misfit_splits,
-    thread_crossings,
-    threads_differ,
-)
+from pardbg.analysis.findings.stalls import misfits
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives, passed_collectives
 from pardbg.analysis.hangs.op_orders import followed
@@ -102,7 +93,7 @@ def _may_meet(view: View, row: CollectiveRow) -> bool:
 def _crosses_soon(view: View, row: CollectiveRow) -> bool:
     """Return whether an op came from another thread on some ranks only just now: if a rank's other
     op follows in a moment, unordered threads are the cause."""
-    if view.run_end is not None or not threads_differ(view, row.key, row.seq):
+    if view.run_end is not None or not misfits.threads_differ(view, row.key, row.seq):
         return False
     return view.t_ns - first(row) < _MOMENT_NS * slowdown(host_load(view, view.ranks))
 
@@ -250,24 +241,26 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
 def thread_order(view: View) -> Iterator[Candidate]:
     """Find one thread crossing per group, with all ranks; unsettled while one's op is to come."""
     number = 0
-    for key, crossing in thread_crossings(view).items():
+    for key, crossing in misfits.thread_crossings(view).items():
         on_its_way = _on_its_way(view, key, crossing)
         number += not on_its_way
         yield _crossing(view, key, crossing, settled=not on_its_way and number <= _MAX_THREADED)
 
 
-def _begun(crossing: ThreadCrossing) -> int:
+def _begun(crossing: misfits.ThreadCrossing) -> int:
     return min(ops[crossing.seq][2] for ops in crossing.by_rank.values() if crossing.seq in ops)
 
 
-def _on_its_way(view: View, key: GroupKey, crossing: ThreadCrossing) -> bool:
+def _on_its_way(view: View, key: GroupKey, crossing: misfits.ThreadCrossing) -> bool:
     groups = view.ranks[crossing.ranks[0]].groups.values()
     members = next(set(g.ranks) for g in groups if (g.epoch, g.key) == key)
     missing = (members & view.ranks.keys()) - set(crossing.ranks)
     return bool(missing) and view.run_end is None and view.t_ns - _begun(crossing) < _MOMENT_NS
 
 
-def _crossing(view: View, key: GroupKey, crossing: ThreadCrossing, settled: bool) -> Candidate:
+def _crossing(
+    view: View, key: GroupKey, crossing: misfits.ThreadCrossing, settled: bool
+) -> Candidate:
     ranks, seq = crossing.ranks, crossing.seq
     issued: dict[tuple[str, bool], list[int]] = defaultdict(list)
     for rank in ranks:
@@ -295,14 +288,14 @@ def _crossing(view: View, key: GroupKey, crossing: ThreadCrossing, settled: bool
 
 def messages(view: View) -> Iterator[Candidate]:
     """Find the first message of each edge and kind that does not fit, and the number of repeats."""
-    yield from (_message(view, message) for message in misfit_messages(view))
-    by_group: dict[GroupKey, list[MisfitSplit]] = defaultdict(list)
-    for split in misfit_splits(view):
+    yield from (_message(view, message) for message in misfits.misfit_messages(view))
+    by_group: dict[GroupKey, list[misfits.MisfitSplit]] = defaultdict(list)
+    for split in misfits.misfit_splits(view):
         by_group[split.key].append(split)
     yield from (_split(view, splits) for splits in by_group.values())
 
 
-def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
+def _split(view: View, splits: Sequence[misfits.MisfitSplit]) -> Candidate:
     """Return the candidate for parts that do not fit. The culprit is the rank in most of them; on a
     tie the sender, as gloo aborts the receiver, unless only the receiver's total has changed."""
     first = splits[0]
@@ -311,8 +304,8 @@ def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
     senders = {split.src for split in splits}
     culprit = next((rank for rank in most if rank in senders), most[0])
     split = next(split for split in splits if culprit in (split.src, split.dst))
-    if len(most) > 1 and keeps_total(view, split, split.src, "a"):
-        culprit = culprit if keeps_total(view, split, split.dst, "b") else split.dst
+    if len(most) > 1 and misfits.keeps_total(view, split, split.src, "a"):
+        culprit = culprit if misfits.keeps_total(view, split, split.dst, "b") else split.dst
     groups = view.ranks[culprit].groups.values()
     label = next(group_label(view, g) for g in groups if (g.epoch, g.key) == split.key)
     ends = (split.src, split.t_ns), (split.dst, split.dst_ns)
@@ -330,7 +323,7 @@ def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
     )  # fmt: skip
 
 
-def _message(view: View, message: MisfitMessage) -> Candidate:
+def _message(view: View, message: misfits.MisfitMessage) -> Candidate:
     row = message.row
     culprits = tuple(sorted(message.ranks)) if message.odd is None else (message.odd,)
     ends = ((row.src, row.send_ns), (row.dst, row.recv_ns))

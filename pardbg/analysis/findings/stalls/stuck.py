@@ -6,18 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
+import pardbg.analysis.findings.kinds.stall_kinds as kinds
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.exits import any_timed_out, ended, left_ns
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label
-from pardbg.analysis.findings.kinds.stall_kinds import (
-    AtStore,
-    StuckBehind,
-    StuckCall,
-    StuckLock,
-    StuckOp,
-    StuckRemote,
-    UnseenRank,
-)
 from pardbg.analysis.findings.stalls.absences import absence, other_threads
 from pardbg.analysis.hangs.blocking_calls import Blocking, Sample, samples
 from pardbg.analysis.hangs.stacks import place
@@ -72,7 +64,7 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
     unseen = tuple(rank for rank in op.members if rank not in view.ranks)
     stopped = {r for r in op.members if r in view.ranks and seen(view, r).stopped}
     broken = tuple(r for r in op.members if ended(view, r) or r in stopped)
-    facts: StuckOp | UnseenRank = StuckOp(
+    facts: kinds.StuckOp | kinds.UnseenRank = kinds.StuckOp(
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
         absence(view, broken[0], since) if broken and not unseen else None,
         bool(op.members or op.call or not op.group.backend),
@@ -82,7 +74,7 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
     if unseen:
         broken, at_store = _absent(view, op, unseen)
         waited = view.t_ns - since
-        facts = UnseenRank((), False, False, Label(op.text), waited, unseen, at_store)
+        facts = kinds.UnseenRank((), False, False, Label(op.text), waited, unseen, at_store)
     return Candidate(
         kind="unseen-rank" if unseen else "stuck-op", ranks=waiting, culprits=broken,
         group=op.name, seq=op.seq, where=None if unseen else where, t_ns=since,
@@ -91,7 +83,9 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
     )  # fmt: skip
 
 
-def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[int, ...], AtStore]:
+def _absent(
+    view: View, op: PendingOp, unseen: tuple[int, ...]
+) -> tuple[tuple[int, ...], kinds.AtStore]:
     """Return (ranks that have not come to the op, state at the store), by the addresses that ranks
     had left at the job's store when the hub last asked it."""
     events = view.store.controls.last(view.now_ns, _EVENTS)
@@ -141,7 +135,7 @@ def left_locks(view: View) -> Iterator[Candidate]:
         yield Candidate(
             kind="stuck-call", ranks=tuple(sorted(found)), culprits=(), where=of.place, t_ns=since,
             evidence=Evidence(since, min(found), "timeline", op=of.blocking.file),
-            facts=StuckLock(of.blocking.file, view.t_ns - since),
+            facts=kinds.StuckLock(of.blocking.file, view.t_ns - since),
         )  # fmt: skip
 
 
@@ -163,7 +157,9 @@ def left_behind(view: View) -> Iterator[Candidate]:
         yield Candidate(
             kind="stuck-call", ranks=(rank,), culprits=(rank,), where=at, t_ns=since,
             evidence=Evidence(since, rank, "timeline"),
-            facts=StuckBehind(others, blocking, view.t_ns - since, rank, view.ranks[rank].pid),
+            facts=kinds.StuckBehind(
+                others, blocking, view.t_ns - since, rank, view.ranks[rank].pid
+            ),
         )  # fmt: skip
 
 
@@ -182,7 +178,7 @@ def _stuck_remote(view: View, op: PendingOp) -> Iterator[Candidate]:
         yield Candidate(
             kind="stuck-call", ranks=(op.rank,), culprits=(op.asks,), where=place(handler),
             t_ns=op.since_ns, evidence=Evidence(op.since_ns, op.asks, "timeline", op=op.text),
-            facts=StuckRemote(Label(op.text), view.t_ns - op.since_ns, op.rank),
+            facts=kinds.StuckRemote(Label(op.text), view.t_ns - op.since_ns, op.rank),
         )  # fmt: skip
 
 
@@ -215,7 +211,7 @@ def _stuck_call(view: View, op: PendingOp, now: Seen, idle: bool) -> Candidate:
     return Candidate(
         kind="stuck-call", ranks=(op.rank,), culprits=(op.rank,), where=place(now.frames),
         t_ns=op.since_ns, evidence=Evidence(op.since_ns, op.rank, "timeline", op=op.text),
-        facts=StuckCall(
+        facts=kinds.StuckCall(
             op.op.op, Label(op.text), view.t_ns - op.since_ns, idle, op.at_store,
             other_threads(now),
         ),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+import pardbg.analysis.findings.kinds.stall_kinds as kinds
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import was_held
@@ -25,14 +26,6 @@ from pardbg.analysis.findings.exits import (
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
 from pardbg.analysis.findings.kinds.absence import GONE, Absence
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place
-from pardbg.analysis.findings.kinds.stall_kinds import (
-    Cycle,
-    Deadlock,
-    LateRank,
-    Misaddressed,
-    MissingRank,
-    Waiting,
-)
 from pardbg.analysis.findings.stalls.absences import absence, activity_ns, other_threads
 from pardbg.analysis.hangs.op_orders import odd_one_out
 from pardbg.analysis.hangs.stacks import called_place, whole_place
@@ -126,7 +119,7 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
         if early and not (found.progresses and _unusual(view, blame)):
             return
     op = blame.waits[0].op
-    facts = MissingRank(
+    facts = kinds.MissingRank(
         blamed=blame.ranks, never_made=_never_made(view, blame), over=over is not None,
         absences=(found,), waits=tuple(_waiting(wait.op) for wait in blame.waits),
         victims=blame.victims, until_ns=over or view.t_ns, early=early,
@@ -152,11 +145,11 @@ def _holds_at(view: View, holder: int, found: Absence) -> str | None:
     return threads[0][1] if threads else whole_place(now.frames)
 
 
-def _waiting(op: PendingOp) -> Waiting:
-    return Waiting(op.rank, Label(op.text), op.since_ns)
+def _waiting(op: PendingOp) -> kinds.Waiting:
+    return kinds.Waiting(op.rank, Label(op.text), op.since_ns)
 
 
-def _told_apart(ops: Sequence[PendingOp]) -> tuple[Waiting, ...]:
+def _told_apart(ops: Sequence[PendingOp]) -> tuple[kinds.Waiting, ...]:
     """Return the waits of ops, with torch's own group names where groups share a name and ranks."""
     of: dict[str, set[tuple[int, str]]] = defaultdict(set)
     for op in ops:
@@ -293,7 +286,7 @@ def _misaddressed(view: View, blame: Blame, other: PendingOp, over: int | None) 
         ranks=tuple(sorted((op.rank, other.rank))), group=op.name, t_ns=op.since_ns,
         where=whole_place(seen(view, op.rank).frames), scope=_scope(blame),
         evidence=Evidence(op.since_ns + INTO_NS, op.rank, "timeline", op=op.text),
-        facts=Misaddressed(
+        facts=kinds.Misaddressed(
             blame.ranks, _never_made(view, blame), over is not None, _waiting(op), op.send,
             other.rank, _places(view, (op.rank, other.rank)),
         ),
@@ -322,7 +315,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     others = tuple(r for r in blame.victims if r not in blame.ranks)
     where = (at for r in odd or culprits if (at := whole_place(seen(view, r).frames)))
     tags = [ops[rank].op.tag for rank in culprits] if kind == "p2p-tag-mismatch" else [0, 0]
-    facts = Deadlock(
+    facts = kinds.Deadlock(
         blamed=blame.ranks, never_made=False, over=over is not None, of=kind,
         sure=not set(blame.ranks) & set(graph.unsure), others=others, tags=(tags[0], tags[1]),
         waits=_told_apart(list(ops.values())),
@@ -340,7 +333,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     )  # fmt: skip
 
 
-def _name(blame: Blame, ops: Mapping[int, PendingOp]) -> tuple[Cycle, tuple[int, ...]]:
+def _name(blame: Blame, ops: Mapping[int, PendingOp]) -> tuple[kinds.Cycle, tuple[int, ...]]:
     """Return (kind, culprits). If most ranks of the cycle stand in one op, the others took another
     order and are the culprits; else no rank is told from the others."""
     p2p = [rank for rank, op in ops.items() if op.p2p]
@@ -411,5 +404,5 @@ def late(view: View) -> Iterator[Candidate]:
             kind="late-rank", ranks=tuple(a.rank for a in row.arrivals if a.rank != rank),
             culprits=(rank,), group=row.group, seq=row.seq, t_ns=came, first_ns=came - skew,
             where=then.place, evidence=at_row(row, rank),
-            facts=LateRank(skew, Label(f"{row.op} {row.label} #{row.seq}"), then),
+            facts=kinds.LateRank(skew, Label(f"{row.op} {row.label} #{row.seq}"), then),
         )  # fmt: skip

@@ -19,20 +19,7 @@ from pardbg.analysis.findings.kinds.data_kinds import (
     SameTargets,
     SkippedBatch,
 )
-from pardbg.analysis.findings.values.exchanged import (
-    CLEARED,
-    SHIFTED,
-    averages_on,
-    averaging,
-    counted_by_step,
-    one_each,
-    part_of_samples,
-    probes,
-    sharding,
-    shared_losses,
-    shifted_since,
-    targets,
-)
+from pardbg.analysis.findings.values import exchanged
 from pardbg.store.process import Process
 
 _ALIKE: Final = 20
@@ -67,8 +54,8 @@ def same_data(view: View) -> Iterable[Candidate]:
         process = view.ranks[min(ranks)]
         if len(ranks) < 2 or process.model is None:
             continue
-        averaged = (group.ranks for group, _ in averages_on(view, process))
-        for together in dict.fromkeys((*averaged, *sharding(view))):
+        averaged = (group.ranks for group, _ in exchanged.averages_on(view, process))
+        for together in dict.fromkeys((*averaged, *exchanged.sharding(view))):
             same = ranks.intersection(together)
             if len(same) > 1 and _alike_alone(view, process, same, last):
                 yield Candidate(
@@ -81,15 +68,15 @@ def same_targets(view: View) -> Iterable[Candidate]:
     """Find ranks that average their gradients, or shard one model, and compared what they computed
     with the same targets, other ones at each of the last looks, though their losses differ: each
     has noise of its own (dropout). Not where they may share what they computed before backward."""
-    for together in dict.fromkeys((*averaging(view), *sharding(view))):
-        told = {rank: targets(view, view.ranks[rank]) for rank in together}
+    for together in dict.fromkeys((*exchanged.averaging(view), *exchanged.sharding(view))):
+        told = {rank: exchanged.targets(view, view.ranks[rank]) for rank in together}
         steps = sorted(set.intersection(*map(set, told.values())))[-_TARGETS:]
         alike: dict[tuple[int, ...], set[int]] = defaultdict(set)
         for rank, own in told.items():
             alike[tuple(own[step] for step in steps)].add(rank)
         for of, ranks in alike.items() if len(steps) == _TARGETS else ():
             if len(ranks) > 1 and all(of) and len({*of}) == _TARGETS:
-                shared = shared_losses(view, view.ranks[min(ranks)], ranks)
+                shared = exchanged.shared_losses(view, view.ranks[min(ranks)], ranks)
                 losses = [own_losses(view, step, step).get(step, {}) for step in steps]
                 unlike = any(len({one.get(rank) for rank in ranks}) > 1 for one in losses)
                 if unlike and shared.isdisjoint(steps):
@@ -102,16 +89,18 @@ def same_targets(view: View) -> Iterable[Candidate]:
 def same_parts(view: View) -> Iterable[Candidate]:
     """Find ranks that average their gradients, or shard one model, and whose samplers give them the
     same part of the samples. Not where they may share what they compute before backward."""
-    told = {rank: part_of_samples(view, process) for rank, process in view.ranks.items()}
+    told = {rank: exchanged.part_of_samples(view, process) for rank, process in view.ranks.items()}
     newest = {rank: part for rank, part in told.items() if part is not None}
     if len({*newest.values()}) == len(newest):  # the usual case
         return
-    for together in dict.fromkeys((*averaging(view), *sharding(view))):
+    for together in dict.fromkeys((*exchanged.averaging(view), *exchanged.sharding(view))):
         alike: dict[tuple[int, int], set[int]] = defaultdict(set)
         for rank in newest.keys() & {*together}:
             alike[newest[rank]].add(rank)
         for (parts, part), ranks in alike.items():
-            if parts > 1 < len(ranks) and not shared_losses(view, view.ranks[min(ranks)], ranks):
+            if parts > 1 < len(ranks) and not exchanged.shared_losses(
+                view, view.ranks[min(ranks)], ranks
+            ):
                 yield Candidate(
                     kind="same-data", ranks=tuple(sorted(ranks)), t_ns=last_step_end(view),
                     facts=SameParts(part, parts),
@@ -121,7 +110,9 @@ def same_parts(view: View) -> Iterable[Candidate]:
 def same_orders(view: View) -> Iterable[Candidate]:
     """Find ranks whose sampler began several epochs with the same number, so that it draws the same
     order in each."""
-    told = {rank: [*probes(view, process, _ORDER)] for rank, process in view.ranks.items()}
+    told = {
+        rank: [*exchanged.probes(view, process, _ORDER)] for rank, process in view.ranks.items()
+    }
     newest = {rank: rows[-1] for rank, rows in told.items() if rows}
     ranks = tuple(rank for rank, (*_, times) in newest.items() if times >= _EPOCHS)
     if ranks:
@@ -135,7 +126,7 @@ def same_orders(view: View) -> Iterable[Candidate]:
 def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:
     """Return whether the ranks' losses were equal in the recent steps in which these ranks
     exchanged nothing before backward."""
-    shared = shared_losses(view, process, ranks)
+    shared = exchanged.shared_losses(view, process, ranks)
     if not shared:
         return True
     found = own_losses(view, last - _FURTHER + 1, last)
@@ -154,14 +145,16 @@ def skipped_batches(view: View) -> Iterable[Candidate]:
     averaged: from there on their n-th gradients are of another batch. Not found on ranks that do so
     often (samples for a log), nor for many batches at once (an evaluation). Without a data loader,
     a backward, or gradients cleared twice, shows an iteration without a step."""
-    for ranks in averaging(view):
+    for ranks in exchanged.averaging(view):
         told: set[int] = set()
-        for what in ("data", "backward", CLEARED):
-            taken = {rank: counted_by_step(view, view.ranks[rank], what) for rank in ranks}
+        for what in ("data", "backward", exchanged.CLEARED):
+            taken = {
+                rank: exchanged.counted_by_step(view, view.ranks[rank], what) for rank in ranks
+            }
             steps = sorted(set.intersection(*map(set, taken.values())))[:-1]
-            for rank in ranks if len(steps) > SHIFTED else ():
-                since = shifted_since(steps, taken, rank)
-                alone = what != "backward" or one_each(steps, taken, rank)
+            for rank in ranks if len(steps) > exchanged.SHIFTED else ():
+                since = exchanged.shifted_since(steps, taken, rank)
+                alone = what != "backward" or exchanged.one_each(steps, taken, rank)
                 if since is not None and alone and rank not in told:
                     told.add(rank)
                     yield Candidate(

@@ -9,36 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
+import pardbg.analysis.findings.kinds.value_kinds as kinds
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
 from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
-from pardbg.analysis.findings.kinds.value_kinds import (
-    GradientsAdded,
-    GradientsKept,
-    NoGradient,
-    NoGradientExchange,
-    NotFinite,
-    SummedTwice,
-    Unaveraged,
-    UnequalAccumulation,
-)
+from pardbg.analysis.findings.values import exchanged
 from pardbg.analysis.findings.values.checksums import equal, scattering
-from pardbg.analysis.findings.values.exchanged import (
-    MIN_STEPS,
-    SHARE_OF_MODEL,
-    SHIFTED,
-    SMALL_BYTES,
-    averages_on,
-    averaging,
-    backwards,
-    issued_since,
-    part_of_samples,
-    probes,
-    shared_losses,
-)
 from pardbg.store.process import Process
 from pardbg.words import message
 from pardbg_agent import wire
@@ -122,7 +101,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         culprits=() if hidden else culprits,
         where=parameter or None, t_ns=first.t_ns,
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
-        facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
+        facts=kinds.NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
                         tuple(sorted({step, *later})) if passed else (),
                         _senders_before(view, first, culprits),
                         not culprits and what == "loss" and _mixed(view, first.rank, step),
@@ -169,7 +148,7 @@ def _before(view: View, other: _Seen, one: _Seen) -> bool:
 
 def _mixed(view: View, rank: int, step: int) -> bool:
     """Return whether ranks exchanged computed data before they had the losses of a step."""
-    return step in shared_losses(view, view.ranks[rank], set(view.ranks))
+    return step in exchanged.shared_losses(view, view.ranks[rank], set(view.ranks))
 
 
 def _senders_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[int, ...]:
@@ -188,7 +167,7 @@ def _senders_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[
             senders.add(peer)
         elif t0 == first.t_ns and 8 * a <= first.count * _bits(process, name_id):
             return ()
-    issues, part = issued_since(view, process, 0)
+    issues, part = exchanged.issued_since(view, process, 0)
     ids = [i for i, op in process.ops.items() if op.op == "all_to_all"]
     of = np.isin(issues.col("name_id")[part], ids) & (issues.col("step")[part] == first.step)
     of &= issues.col("t0_ns")[part] <= first.t_ns
@@ -299,13 +278,13 @@ def unaveraged(view: View) -> Iterable[Candidate]:
     """Find ranks that began with the same parameters, or train on parts of one set of samples, step
     an optimizer, and exchange nothing larger than a few numbers. Sharded models, pipelines, and
     runs whose messages or RPC move data are left out, and so are runs with missing records."""
-    least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
+    least = exchanged.MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
     alike: dict[tuple[int | None, int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         model = process.model
         if model is None or model.rpc or model.shards > 1 or view.visible(process, "step") < least:
             continue
-        parts, _ = part_of_samples(view, process) or (1, 0)
+        parts, _ = exchanged.part_of_samples(view, process) or (1, 0)
         start = model.start if parts < 2 else None
         if (parts > 1 or start is not None) and _exchanges_nothing(view, process):
             alike[start, parts, model.parameters_bytes].append(rank)
@@ -313,9 +292,10 @@ def unaveraged(view: View) -> Iterable[Candidate]:
         if len(ranks) < 2:
             continue
         steps = min(view.visible(view.ranks[rank], "step") for rank in ranks)
+        of = kinds.NoGradientExchange if parts < 2 else kinds.Unaveraged
         yield Candidate(
             kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=last_step_end(view),
-            facts=(NoGradientExchange if parts < 2 else Unaveraged)(parameters_bytes, steps),
+            facts=of(parameters_bytes, steps),
         )  # fmt: skip
 
 
@@ -326,12 +306,12 @@ def summed_twice(view: View) -> Iterable[Candidate]:
     model = None if process is None else process.model
     if process is None or model is None or model.rpc or model.shards > 1:
         return
-    for group, times in averages_on(view, process):
+    for group, times in exchanged.averages_on(view, process):
         # In a small model a loss or two take as many bytes; with several dtypes, one may be cast.
-        if times == 2 and model.parameters_bytes > SMALL_BYTES and model.dtype:
+        if times == 2 and model.parameters_bytes > exchanged.SMALL_BYTES and model.dtype:
             yield Candidate(
                 kind="summed-twice", ranks=group.ranks, t_ns=last_step_end(view),
-                facts=SummedTwice(model.parameters_bytes),
+                facts=kinds.SummedTwice(model.parameters_bytes),
             )  # fmt: skip
 
 
@@ -340,7 +320,7 @@ def kept_gradients(view: View) -> Iterable[Candidate]:
     average with them had cleared theirs; and ranks that add to old gradients step after step."""
     kept = {rank: _by_step(view, rank, _KEPT) for rank in view.ranks}
     told: set[int] = set()
-    for ranks in averaging(view):
+    for ranks in exchanged.averaging(view):
         steps = sorted(set.intersection(*(set(kept[rank]) for rank in ranks)))
         unlike = [step for step in steps if len({kept[rank][step] for rank in ranks}) > 1]
         if unlike:
@@ -349,7 +329,7 @@ def kept_gradients(view: View) -> Iterable[Candidate]:
             told.update(ranks)
             yield Candidate(
                 kind="gradients-kept", ranks=ranks, culprits=own, t_ns=last_step_end(view),
-                facts=GradientsKept(unlike[0], len(unlike), len(steps), lasts),
+                facts=kinds.GradientsKept(unlike[0], len(unlike), len(steps), lasts),
             )  # fmt: skip
     added = {rank: sorted(_by_step(view, rank, _ADDED)) for rank in view.ranks.keys() - told}
     own = tuple(sorted(rank for rank, of in added.items() if _lasts(of, kept[rank])))
@@ -358,7 +338,7 @@ def kept_gradients(view: View) -> Iterable[Candidate]:
         yield Candidate(
             kind="gradients-kept", ranks=own, t_ns=last_step_end(view),
             culprits=own if len(own) < len(view.ranks) else (),
-            facts=GradientsAdded(steps[0], len(steps), looks),
+            facts=kinds.GradientsAdded(steps[0], len(steps), looks),
         )  # fmt: skip
 
 
@@ -368,7 +348,7 @@ def _lasts(added: Sequence[int], kept: Mapping[int, int]) -> bool:
 
 
 def _by_step(view: View, rank: int, name: str) -> dict[int, int]:
-    return {step: a for step, _, a, _ in probes(view, view.ranks[rank], name)}
+    return {step: a for step, _, a, _ in exchanged.probes(view, view.ranks[rank], name)}
 
 
 def unequal_accumulation(view: View) -> Iterable[Candidate]:
@@ -376,21 +356,25 @@ def unequal_accumulation(view: View) -> Iterable[Candidate]:
     all recent steps; a varying number comes from varying batches. An optimizer may average within
     its step: all parameters stay equal."""
     in_step = (ranks for ranks in scattering(view) if equal(view, ranks))
-    for ranks in dict.fromkeys((*averaging(view), *in_step)):
+    for ranks in dict.fromkeys((*exchanged.averaging(view), *in_step)):
         counts = {rank: _backwards_by_step(view, view.ranks[rank]) for rank in ranks}
-        steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-SHIFTED:]
+        steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-exchanged.SHIFTED :]
         numbers = {rank: {of[step] for step in steps} for rank, of in counts.items()}
         by_rank = {rank: min(of) for rank, of in numbers.items() if len(of) == 1}
-        if len(steps) == SHIFTED and len(by_rank) == len(ranks) and len({*by_rank.values()}) > 1:
+        if (
+            len(steps) == exchanged.SHIFTED
+            and len(by_rank) == len(ranks)
+            and len({*by_rank.values()}) > 1
+        ):
             yield Candidate(
                 kind="unequal-accumulation", ranks=ranks, culprits=odd_ones(by_rank),
                 t_ns=last_step_end(view),
-                facts=UnequalAccumulation(tuple(by_rank.items()), len(steps)),
+                facts=kinds.UnequalAccumulation(tuple(by_rank.items()), len(steps)),
             )  # fmt: skip
 
 
 def _backwards_by_step(view: View, process: Process) -> dict[int, int]:
-    _, _, steps = backwards(view, process, _PHASES)
+    _, _, steps = exchanged.backwards(view, process, _PHASES)
     found, counts = np.unique(steps, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
@@ -410,7 +394,7 @@ def ungraded(view: View) -> Iterable[Candidate]:
             kind="no-gradient",
             ranks=tuple(ranks),
             t_ns=last_step_end(view),
-            facts=NoGradient(optimizer),
+            facts=kinds.NoGradient(optimizer),
         )
 
 
@@ -424,12 +408,12 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     messages, sent = view.rows(process, "issue_p2p")
     if table.base or messages.base or sent or view.visible(process, "action"):
         return False
-    limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
+    limit = exchanged.SMALL_BYTES if process.model is None else process.model.parameters_bytes
     if visible > 4 * _OPS_BACK:  # more than start-up distributes
         newest = slice(visible - _OPS_BACK, visible)
-        if max(int(table.col(c)[newest].max()) for c in "ab") >= min(SMALL_BYTES, limit):
+        if max(int(table.col(c)[newest].max()) for c in "ab") >= min(exchanged.SMALL_BYTES, limit):
             return False
-    begun, ended, _ = backwards(view, process)
+    begun, ended, _ = exchanged.backwards(view, process)
     if not len(begun):
         return False
     since = int(table.when[:visible].searchsorted(begun[0]))
@@ -442,4 +426,7 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
         return False
     sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
     a_step = int(sizes.sum()) / max(1, view.visible(process, "step"))
-    return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * SHARE_OF_MODEL
+    return (
+        int(sizes.max()) < min(exchanged.SMALL_BYTES, limit)
+        and a_step < limit * exchanged.SHARE_OF_MODEL
+    )

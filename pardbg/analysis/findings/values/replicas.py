@@ -9,18 +9,12 @@ from typing import Final
 
 import numpy as np
 
+import pardbg.analysis.findings.kinds.value_kinds as kinds
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.value_kinds import (
-    LateAverage,
-    ReplicaDivergence,
-    StaleParameters,
-    UnequalMode,
-    UnequalSettings,
-    UnequalStart,
-)
+from pardbg.analysis.findings.values import exchanged
 from pardbg.analysis.findings.values.checksums import (
     OWN,
     ByKey,
@@ -31,19 +25,6 @@ from pardbg.analysis.findings.values.checksums import (
     equal,
     parts_apart,
     scattering,
-)
-from pardbg.analysis.findings.values.exchanged import (
-    PHASES_BACK,
-    SHARE_OF_MODEL,
-    averages_on,
-    averaging,
-    backwards,
-    exchanges,
-    gathers_parts,
-    probes,
-    sharding,
-    syncs,
-    unfinished,
 )
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
@@ -110,7 +91,7 @@ def _averaging(view: View) -> list[Mapping[int, int]]:
         and model.shards <= 1
     }  # fmt: skip
     for rank, model in models.items():
-        for group, times in averages_on(view, view.ranks[rank]):
+        for group, times in exchanged.averages_on(view, view.ranks[rank]):
             if times == 1 and model.start is not None:
                 key = group.epoch, group.key
                 starts[key][rank], members[key] = model.start, group.ranks
@@ -129,9 +110,9 @@ def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
     sums: dict[int, dict[Key, tuple[int, int]]] = {}
     for rank in ranks:
         process = view.ranks[rank]
-        columns = probes(view, process, _GRADIENTS)
+        columns = exchanged.probes(view, process, _GRADIENTS)
         of = {(step, seq): (whole, count) for step, seq, whole, count in columns if whole}
-        if len(of) >= _LEAST_LOOKS and exchanges(view, process):
+        if len(of) >= _LEAST_LOOKS and exchanged.exchanges(view, process):
             sums[rank] = of
     common = sorted(set.intersection(*map(set, sums.values()))) if sums else []
     alike: dict[tuple[tuple[int, int], ...], set[int]] = defaultdict(set)
@@ -168,19 +149,23 @@ def _diverged(view: View, group: str, by_key: ByKey, average: bool) -> Iterable[
 def _facts(
     view: View, group: str, ranks: tuple[int, ...], names: tuple[str, ...], steps: Sequence[int],
     different: Sequence[int], average: bool, odd: Collection[int],
-) -> ReplicaDivergence:  # fmt: skip
+) -> kinds.ReplicaDivergence:  # fmt: skip
     own, newest, step = group.startswith(OWN), max(steps), different[0]
     again, processes = newest not in different, [view.ranks[rank] for rank in ranks]
     skipped, counts = _skipped(view, ranks, group.removeprefix(OWN))
     rates, others = _settings(view, ranks, step)
-    return ReplicaDivergence(
+
+    def unfinished(rank: int) -> int:
+        return exchanged.unfinished(view, view.ranks[rank])
+
+    return kinds.ReplicaDivergence(
         parts=names, step=step,
         equal_step=max((s for s in steps if s < step), default=None),
         again_step=newest if again else None,
         sure=((len(different) > 1 and not again) or newest == step) and not own,
         averaged=not again and all(_syncs_at_times(view, of, own, average) for of in processes),
         skipped=skipped, steps=counts, rates=rates, settings=others,
-        unfinished=min(unfinished(view, view.ranks[rank]) for rank in (odd or ranks)) if own else 0,
+        unfinished=min(map(unfinished, odd or ranks)) if own else 0,
     )  # fmt: skip
 
 
@@ -205,7 +190,7 @@ def _settings_by_key(
     keys that all ranks recorded."""
     by_key: dict[Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
-        for step, seq, rate, digest in probes(view, view.ranks[rank], _SETTINGS, "<f8"):
+        for step, seq, rate, digest in exchanged.probes(view, view.ranks[rank], _SETTINGS, "<f8"):
             by_key[step, seq][rank] = rate, digest
     return {key: of for key, of in sorted(by_key.items()) if len(of) == len(ranks)}
 
@@ -235,8 +220,8 @@ def _syncs_at_times(view: View, process: Process, own: bool, average: bool) -> b
     replicas become equal again. Ranks that ``average`` by hand may do so after all steps; ranks
     that do not may exchange a part. A checksum precedes such an exchange, so it does not show the
     replicas equal."""
-    number = len(_model_syncs(view, process, 1 if average else SHARE_OF_MODEL))
-    begun, _, _ = backwards(view, process, PHASES_BACK)
+    number = len(_model_syncs(view, process, 1 if average else exchanged.SHARE_OF_MODEL))
+    begun, _, _ = exchanged.backwards(view, process, exchanged.PHASES_BACK)
     return number >= _AVERAGES and ((own and average) or 2 * number <= len(begun))
 
 
@@ -244,7 +229,7 @@ def _model_syncs(view: View, process: Process, least_share: float) -> Array:
     """Return the begins, in ns, of backwards before which a rank exchanged at least such a share of
     the model since the optimizer's step."""
     num_bytes = process.model.parameters_bytes if process.model else math.inf
-    return syncs(view, process, num_bytes * least_share)
+    return exchanged.syncs(view, process, num_bytes * least_share)
 
 
 def unequal_starts(view: View) -> Iterable[Candidate]:
@@ -254,7 +239,7 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
         if len(set(starts.values())) > 1 and _differ_still(view, starts):
             yield Candidate(
                 kind="unequal-start", ranks=tuple(sorted(starts)), culprits=odd_ones(starts),
-                t_ns=last_step_end(view), facts=UnequalStart(),
+                t_ns=last_step_end(view), facts=kinds.UnequalStart(),
             )  # fmt: skip
 
 
@@ -276,14 +261,14 @@ def late_averages(view: View) -> Iterable[Candidate]:
     gradient changed between the step and its clearing: the step came before the average."""
     late = tuple(
         rank for rank, process in view.ranks.items()
-        if len({step for step, *_ in probes(view, process, _LATE)}) >= _LATE_LOOKS
-        and 2 * len(_model_syncs(view, process, SHARE_OF_MODEL))
-        > len(backwards(view, process, PHASES_BACK)[0])
+        if len({step for step, *_ in exchanged.probes(view, process, _LATE)}) >= _LATE_LOOKS
+        and 2 * len(_model_syncs(view, process, exchanged.SHARE_OF_MODEL))
+        > len(exchanged.backwards(view, process, exchanged.PHASES_BACK)[0])
     )  # fmt: skip
     if late:
         yield Candidate(
             kind="late-average", ranks=late, culprits=late if len(late) < len(view.ranks) else (),
-            t_ns=last_step_end(view), facts=LateAverage(),
+            t_ns=last_step_end(view), facts=kinds.LateAverage(),
         )  # fmt: skip
 
 
@@ -291,14 +276,14 @@ def unequal_modes(view: View) -> Iterable[Candidate]:
     """Find ranks whose replica (DDP, or gradients averaged by hand) or shard (FSDP) of a model
     trains with other modules in training mode, in the newest look and an earlier one.
     """
-    yield from _unlike_modes(view, "modes", sharding(view) or (tuple(view.ranks),))
-    yield from _unlike_modes(view, "modes-own", averaging(view))
+    yield from _unlike_modes(view, "modes", exchanged.sharding(view) or (tuple(view.ranks),))
+    yield from _unlike_modes(view, "modes-own", exchanged.averaging(view))
 
 
 def _unlike_modes(view: View, name: str, groups: Iterable[Collection[int]]) -> Iterable[Candidate]:
     looks: dict[tuple[int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for rank, process in view.ranks.items():
-        for step, number, training, modules in probes(view, process, name):
+        for step, number, training, modules in exchanged.probes(view, process, name):
             looks[number, modules][step][rank] = training
     for ranks in groups:
         for (number, modules), by_step in looks.items():
@@ -323,7 +308,7 @@ def _left_in_eval(
         never = tuple(rank for rank, training in of.items() if training == _NEVER)
         yield Candidate(
             kind="unequal-mode", ranks=tuple(of), culprits=odd_ones(of), t_ns=last_step_end(view),
-            facts=UnequalMode(known, modules, unlike[0], never),
+            facts=kinds.UnequalMode(known, modules, unlike[0], never),
         )  # fmt: skip
 
 
@@ -336,8 +321,10 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
     models = {rank: process.model for rank, process in view.ranks.items()}
     parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
     by_hand = [tuple(sorted(group.ranks)) for group, _ in _parted(view, early=False)]
-    sharded = {*sharding(view), *by_hand}
-    for ranks in dict.fromkeys((*sharding(view), *averaging(view), *by_hand, *scattering(view))):
+    sharded = {*exchanged.sharding(view), *by_hand}
+    for ranks in dict.fromkeys(
+        (*exchanged.sharding(view), *exchanged.averaging(view), *by_hand, *scattering(view))
+    ):
         looks = _settings_by_key(view, ranks)
         unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
         if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
@@ -350,7 +337,7 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
         culprits = others if len(others) < len(ranks) else ()
         yield Candidate(
             kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=last_step_end(view),
-            facts=UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others),
+            facts=kinds.UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others),
         )  # fmt: skip
 
 
@@ -376,7 +363,7 @@ def _parted(view: View, early: bool) -> Iterable[tuple[GroupDef, int]]:
         if (
             process is not None
             and len(of) == len(models)
-            and gathers_parts(view, process, number, total, early)
+            and exchanged.gathers_parts(view, process, number, total, early)
         ):
             yield group, total
 
@@ -387,7 +374,7 @@ def stale_parameters(view: View) -> Iterable[Candidate]:
     for group, total in _parted(view, early=True):
         yield Candidate(
             kind="stale-parameters", ranks=group.ranks, t_ns=last_step_end(view),
-            facts=StaleParameters(total),
+            facts=kinds.StaleParameters(total),
         )  # fmt: skip
 
 
@@ -416,5 +403,5 @@ def _issued(view: View, process: Process, group_key: str) -> dict[int, int]:
 
 
 def _optimizer_steps(view: View, process: Process, until_ns: int) -> int:
-    _, ended, _ = backwards(view, process, of="optimizer")
+    _, ended, _ = exchanged.backwards(view, process, of="optimizer")
     return int(np.count_nonzero(ended <= until_ns))
