@@ -24,16 +24,9 @@ from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.hub.run import config as files
-from pardbg.hub.run import jobs
+from pardbg.hub.run import jobs, run_files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
-from pardbg.hub.run.run_files import (
-    Recorded,
-    first_code,
-    has_ended,
-    write_hub,
-    write_recorded,
-)  # fmt: skip
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
 from pardbg.hub.serve.state_feed import RowNews, longest_wait_ns
@@ -112,7 +105,7 @@ class Relay:
         for socket in (self._agents, *self._up.sockets()):
             self._poller.register(socket, zmq.POLLIN)
             self._without_data.register(socket, zmq.POLLIN)
-        write_hub(self.config.dir, "relay")
+        run_files.write_hub(self.config.dir, "relay")
 
     def _bind(self, kind: int, endpoint: str, limit: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(kind)
@@ -134,7 +127,7 @@ class Relay:
         if not missed and not self._up.num_links:
             missed = f"no hub was reached at {self.config.hub}"
         with contextlib.suppress(OSError):
-            write_recorded(self.config.dir, Recorded(missed))
+            run_files.write_recorded(self.config.dir, run_files.Recorded(missed))
         self._up.close(linger_ms=1_000 if taken else 0)
         self._boards.close()
         self._rings.close(remove=taken)
@@ -319,7 +312,9 @@ class Relay:
         rows = self._rings.rows(now)
         if self._news.take(rows, now, longest_wait_ns(rows, now)):
             for proc in [one for one, (_, code) in self._gone.items() if code is None]:
-                code = first_code(config.dir, self._rings.mapped[proc].pid)  # reaped at once
+                code = run_files.first_code(
+                    config.dir, self._rings.mapped[proc].pid
+                )  # reaped at once
                 self._gone[proc] = (self._gone[proc][0], code)
             self._news.force = not self._up.send(ctrl.Rows(
                 ctrl.VERSION, config.node, config.host, config.run, self._up.num_links, rows,
@@ -359,7 +354,7 @@ class Relay:
 
     def _is_over(self, now: int) -> bool:
         if not self._exit_ns:
-            if not has_ended(self.config.dir):
+            if not run_files.has_ended(self.config.dir):
                 return False
             self._successor.finish()
             self._exit_ns, self._scan_ns, self._news.force = now, 0, True

@@ -10,16 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from pardbg.analysis.answers import report_pipeline
 from pardbg.analysis.answers.hang import RankStack, rank_stacks
 from pardbg.analysis.answers.ranks import RankNow, agent_overhead, rank_rows
-from pardbg.analysis.answers.report_pipeline import (
-    Bandwidth,
-    PipelineReport,
-    RankOverlap,
-    bandwidths,
-    pipeline_report,
-    rank_overlaps,
-)
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import Ahead
@@ -79,11 +72,11 @@ class Report:
     loss_source: str
     """Source of the losses; empty: no loss is known."""
     not_finite: NotFinite | None
-    pipeline: PipelineReport | None
+    pipeline: report_pipeline.PipelineReport | None
     """Full figures of the first of ``pipelines``."""
     pipelines: tuple[PipelineSummary, ...]
-    overlap: tuple[RankOverlap, ...]
-    bandwidth: tuple[Bandwidth, ...]
+    overlap: tuple[report_pipeline.RankOverlap, ...]
+    bandwidth: tuple[report_pipeline.Bandwidth, ...]
     collectives: tuple[CollectiveRow, ...]
     """Newest collectives, newest last, MAX_OPS at most; the same holds for ``p2p``."""
     p2p: tuple[P2PRow, ...]
@@ -119,10 +112,10 @@ def report(store: Store) -> Report:
         steps=unheld_step_rows(view, None),
         loss_source=loss_source(view),
         not_finite=not_finite(view, loss_history(view)),
-        pipeline=pipeline_report(view),
+        pipeline=report_pipeline.pipeline_report(view),
         pipelines=pipeline_summaries(view),
-        overlap=rank_overlaps(view),
-        bandwidth=bandwidths(rows),
+        overlap=report_pipeline.rank_overlaps(view),
+        bandwidth=report_pipeline.bandwidths(rows),
         collectives=rows,
         p2p=p2p_rows(view, MAX_OPS),
         traffic=traffic_view(view),
@@ -231,7 +224,7 @@ def _run_json(report: Report) -> dict[str, Any]:
     )
 
 
-def _pipeline_json(pipeline: PipelineReport) -> dict[str, Any]:
+def _pipeline_json(pipeline: report_pipeline.PipelineReport) -> dict[str, Any]:
     path = pipeline.critical_path
     figures = "schedule num_stages num_microbatches bubble_fraction implied_fraction bound_fraction"
     return {

@@ -21,17 +21,8 @@ from pardbg.render.draw.cells import (
     spread,
 )
 from pardbg.render.draw.svg import Svg
+from pardbg.render.pages.pipeline import tick_page
 from pardbg.render.pages.pipeline.schedule import token
-from pardbg.render.pages.pipeline.tick_page import (
-    NAME,
-    TickPageState,
-    beyond,
-    cell_under,
-    flight,
-    grid_lines,
-    legend,
-    row_height,
-)
 from pardbg.render.pages.pipeline.tick_row import Window, ruler, window
 from pardbg.words import duration, percent, plural
 
@@ -68,7 +59,7 @@ def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
     chosen = next((one for one in row if one.tick == look.tick), None)
     foot = [*_figures(sheet, look, cells), *_verdict(sheet, look, chosen, cells, rows)]
     foot += _inspected(sheet, chosen, cells) if chosen is not None else [(), ()]
-    foot += [legend(grid, cells)] if rows >= 20 else []
+    foot += [tick_page.legend(grid, cells)] if rows >= 20 else []
     head = [_title(sheet, grid, look, cells)]
     room = rows - len(foot) - 3
     if look.by_time and sheet.times:
@@ -76,12 +67,14 @@ def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
         head.append(())
     else:
         seen = _window(grid, look, cells)
-        more = beyond(seen, grid)
-        free = cells - line_width(more) - NAME - 1
+        more = tick_page.beyond(seen, grid)
+        free = cells - line_width(more) - tick_page.NAME - 1
         numbers = ruler(seen, grid.tick, grid.num_ticks, free).line()
-        head.append(spread(line(" " * NAME, *numbers), more, cells))
-        ticks = TickPageState(look.rank, look.tick)
-        body, places = grid_lines(grid, seen, ticks, TAIL, row_height((grid,), room), False)
+        head.append(spread(line(" " * tick_page.NAME, *numbers), more, cells))
+        ticks = tick_page.TickPageState(look.rank, look.tick)
+        body, places = tick_page.grid_lines(
+            grid, seen, ticks, TAIL, tick_page.row_height((grid,), room), False
+        )
     if len(body) < room:
         body, foot = [*body, (), *foot], []
     focus = places.index(look.rank) if look.rank in places else None
@@ -92,12 +85,12 @@ def cell_at(sheet: Sheet, look: TableLook, cells: int, rank: int, x: int) -> Tic
     """Return the action drawn at column ``x`` of a rank's row."""
     grid = sheet.grid(look.now)
     seen = _window(grid, look, cells)
-    return None if look.by_time else cell_under(grid.rows, seen, rank, x)
+    return None if look.by_time else tick_page.cell_under(grid.rows, seen, rank, x)
 
 
 def _window(grid: TickGrid, look: TableLook, cells: int) -> Window:
     at = look.tick if look.now >= grid.num_ticks and look.tick is not None else look.now
-    return window((grid,), cells - NAME - TAIL - 1, at)
+    return window((grid,), cells - tick_page.NAME - TAIL - 1, at)
 
 
 def _title(sheet: Sheet, grid: TickGrid, look: TableLook, cells: int) -> Line:
@@ -116,7 +109,7 @@ def _title(sheet: Sheet, grid: TickGrid, look: TableLook, cells: int) -> Line:
 
 def _timed(sheet: Sheet, look: TableLook, cells: int) -> tuple[list[Line], list[int]]:
     """Draw a row per rank, with actions as long as their durations."""
-    room = cells - NAME - 2
+    room = cells - tick_page.NAME - 2
     ends = max(end for _, end in sheet.times.values())
     many = sheet.num_stages > len(sheet.rows)
     lines: list[Line] = []
@@ -155,7 +148,7 @@ def _figures(sheet: Sheet, look: TableLook, cells: int) -> list[Line]:
     peaks = "  ".join(f"s{stage} {count}" for stage, count in enumerate(sheet.stage_peaks))
     lines = [line(*parts), line(Segment("  most in flight ", "dim"), Segment(peaks))]
     if look.now < sheet.num_ticks:
-        lines.append(flight(sheet.grid(look.now), cells))
+        lines.append(tick_page.flight(sheet.grid(look.now), cells))
     return [fit(row, cells) for row in lines]
 
 

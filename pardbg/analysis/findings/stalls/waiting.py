@@ -15,14 +15,7 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_between
-from pardbg.analysis.findings.exits import (
-    ENDED_NS,
-    aborted_after,
-    any_timed_out,
-    bad_ends,
-    lost_peer,
-    termination,
-)
+from pardbg.analysis.findings import exits
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
 from pardbg.analysis.findings.kinds.absence import GONE, Absence
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place
@@ -70,9 +63,11 @@ def moments(view: View) -> Iterator[tuple[View, int | None]]:
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
-    bad = bad_ends(view)
+    bad = exits.bad_ends(view)
     if bad:
-        asked = termination(view, bad)  # ranks may clean up for seconds, or leave without a trace
+        asked = exits.termination(
+            view, bad
+        )  # ranks may clean up for seconds, or leave without a trace
         over = {bad[0].t_ns} | ({asked.t_ns} if asked is not None else set())
         yield from ((View(view.store, t_ns - BEFORE_NS), t_ns) for t_ns in sorted(over))
     if ended is None:
@@ -89,7 +84,7 @@ def is_held(view: View) -> bool:
 def waits(view: View, over: int | None) -> Iterator[Candidate]:
     """Find ranks that hold up others at the view's cursor. ``over``: when that ended, in ns."""
     graph = wait_graph(view)
-    ended = {end.rank for end in bad_ends(view)}
+    ended = {end.rank for end in exits.bad_ends(view)}
     for blame in graph.blames:
         if any(seen(view, rank).held for rank in blame.ranks):
             continue  # at a breakpoint: on purpose
@@ -114,7 +109,7 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
         if _in_op_of_all(graph, blame):
             return  # it comes when that op ends; a stuck op is a finding of its own
         ops = [wait.op for wait in blame.waits]
-        given_up = over is not None and any_timed_out(view, ops, over)
+        given_up = over is not None and exits.any_timed_out(view, ops, over)
         early = not given_up and late < _patience(view, blame, found, loads)
         if early and not (found.progresses and _unusual(view, blame)):
             return
@@ -240,16 +235,16 @@ def _waits_soon(view: View, rank: int) -> bool:
 
 def _just_ended(view: View, rank: int) -> bool:
     end = view.proc_end(view.ranks[rank])
-    return end is not None and view.t_ns - end[0] < ENDED_NS
+    return end is not None and view.t_ns - end[0] < exits.ENDED_NS
 
 
 def _gave_up(view: View, blame: Blame) -> bool:
     """Return whether a waiting rank then ended by a timeout, an abort or a lost connection, rather
     than by a request."""
-    if any(aborted_after(view.ranks[wait.rank], wait.op.since_ns) for wait in blame.waits):
+    if any(exits.aborted_after(view.ranks[wait.rank], wait.op.since_ns) for wait in blame.waits):
         return True
     failures = (f for wait in blame.waits for f in view.ranks[wait.rank].failures)
-    return any(lost_peer(failure) for failure in failures)
+    return any(exits.lost_peer(failure) for failure in failures)
 
 
 # -- messages to the wrong rank
