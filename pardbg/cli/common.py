@@ -242,7 +242,6 @@ def complete_recipes(
 
 
 def complete_runs(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete live runs."""
     from pardbg.hub.run.runs import list_runs
 
     return completions((run.run for run in list_runs()), typed)

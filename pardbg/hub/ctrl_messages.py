@@ -74,7 +74,6 @@ def unpack(raw: bytes, read: Callable[[Any], T]) -> T:
 
 
 def pack(message: object) -> bytes:
-    """Pack one CTRL message."""
     return bytes(msgpack.packb(encode(message), unicode_errors="backslashreplace"))
 
 

@@ -279,7 +279,6 @@ _next = _Next()
 
 
 def of(c: _core.Core) -> Context:
-    """Return the context of this Core."""
     x: Context | None = c.context
     return _bind(c) if x is None else x
 

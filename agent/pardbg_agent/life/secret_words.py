@@ -49,7 +49,6 @@ def without_secrets(argv: Iterable[str]) -> list[str]:
 
 
 def names_secret(name: str) -> bool:
-    """Return whether a name is that of a secret."""
     parts = [part.lower() for part in _PART.findall(name)]
     if _NAMES.intersection(parts):
         return True

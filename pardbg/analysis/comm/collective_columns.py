@@ -385,11 +385,9 @@ class CollectiveColumns:
         return {}
 
     def row(self, at: int) -> CollectiveRow:
-        """Return one collective as a row."""
         return self.rows([at])[0]
 
     def rows(self, wanted: Sequence[int]) -> list[CollectiveRow]:
-        """Return the given collectives as rows."""
         known = self._rows_made
         if new := [at for at in wanted if at not in known]:
             known.update(zip(new, self.make(new), strict=True))

@@ -87,7 +87,6 @@ class Guarded(Server):
 
 
 def free_port() -> int:
-    """Return a free port."""
     with socket.socket() as one:
         one.bind((HOST, 0))
         found: int = one.getsockname()[1]

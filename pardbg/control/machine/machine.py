@@ -154,7 +154,6 @@ class Machine:
         self._effects: list[Effect] = []
 
     def take(self, given: Input) -> None:
-        """Take an input."""
         self.control, effects = step(self.control, given)
         self._effects += effects
 

@@ -250,7 +250,6 @@ def load(run_dir: Path) -> RunConfig:
 
 
 def new_id(name: str) -> str:
-    """Return the id of a new run of that name."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] or "run"
     return f"{slug}-{uuid.uuid4().hex[:8]}"
 

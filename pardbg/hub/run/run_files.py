@@ -130,7 +130,6 @@ def write_end(run_dir: Path, end: JobEnd) -> None:
 
 
 def has_ended(run_dir: Path) -> bool:
-    """Return whether the job has ended."""
     return (run_dir / files.EXIT_FILE).exists()
 
 

@@ -65,7 +65,6 @@ def _ops(field: str) -> Callable[[Report, str], list[Any]]:
 
 
 def _groups(report: Report, axis: str) -> list[Any]:
-    """Return the groups along an axis."""
     ops = report.traffic.step.ops if report.traffic.step is not None else ()
     return list(next((op.groups for op in ops if op.axis == axis), ()))
 

@@ -71,7 +71,6 @@ def wait(launchers: list[subprocess.Popen[bytes]], end_at: list[float]) -> int:
 
 
 def free_port() -> int:
-    """Return a free port."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return made.getsockname()[1]

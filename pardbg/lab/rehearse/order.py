@@ -145,7 +145,6 @@ class _Rank:
         """Number of events already played."""
 
     def ref(self, record: OpRecord) -> Ref:
-        """Return the op of a record."""
         group = self.trace.groups.get(record.group_id)
         key = "" if group is None else group.key
         message = record.flags & _P2P

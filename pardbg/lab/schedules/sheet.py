@@ -117,7 +117,6 @@ class Sheet:
 
 
 def sheet(table: Table, taken: Durations | Costs) -> Sheet:
-    """Return the sheet of a table."""
     predicted = predict("", table, taken)
     times = timeline(table, taken) if predicted.step_ns is not None else {}
     return Sheet(table, predicted, _places(table), times, table.num_stages)

@@ -266,7 +266,6 @@ class Actions:
 
 
 def of(c: _core.Core) -> Actions:
-    """Return the pipeline actions of this Core."""
     x = context.of(c)
     if x.actions is None:
         x.actions = Actions(c, x)

@@ -51,7 +51,6 @@ class Models:
         """Outermost modules found by the last search."""
 
     def number(self, outermost: nn.Module) -> int:
-        """Return a module's number."""
         return self._numbers.setdefault(id(outermost), len(self._numbers))
 
     def place(self, module: nn.Module) -> tuple[int, str]:
