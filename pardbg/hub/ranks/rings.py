@@ -13,22 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import numpy as np
 
+from pardbg.events.crash_text import crashed_at
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ranks.crash_stacks import crash_of
 from pardbg.hub.ranks.processes import exit_code, runnable, schedule, start_time, stat_fields
 from pardbg.hub.removal import RING, remove_ring, remove_rings
 from pardbg.words import message
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
+from pardbg_agent.life.crash_file import SUFFIX
 from pardbg_agent.ring import RingError, RingReader, stable_fields
 
 DEFS = ".defs"
 FRESH_NS: Final = 3_000_000_000
 """Heartbeat age, in ns, below which a process of another pid namespace counts as alive."""
 BATCH: Final = 4096
+_MAX_CRASH_BYTES: Final = 1 << 18
 LOAD_SHARE: Final = 0.1
 """Weight of one measurement in the running mean of the host's load."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -309,3 +312,16 @@ def _close(ring: Mapped) -> None:
     if ring.exit_fd >= 0:
         os.close(ring.exit_fd)
         ring.exit_fd = -1
+
+
+def crash_of(ring: Path) -> list[bytes]:
+    """Return the definition of a process's crash, by the path of its ring, from what Python's
+    faulthandler left (``life.crash_file``); empty: none is known."""
+    try:
+        with ring.with_suffix(SUFFIX).open("rb") as file:
+            text = file.read(_MAX_CRASH_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    frames, current = crashed_at(text.splitlines())
+    said = {"k": wire.DefKind.CRASH.value, "frames": frames, "main": not current}
+    return [msgpack.packb(said)] if frames else []

@@ -8,10 +8,11 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.context import phase_record
 from pardbg_agent.hooks.device.device_records import CAPTURED, HOOK
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+from pardbg_agent.wire import Flag, Kind, Lane
 
 _SPAN, _USER, _TIMED = int(Kind.SPAN), int(Lane.USER), int(Flag.DEVICE)
 
@@ -35,7 +36,4 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     t0, span = what
     name = c.defs.name(CAPTURED)
     timed = c.device is not None and c.guard.call(HOOK, c.device.ended, span, _USER, name)
-    c.record(
-        _SPAN, _USER, _TIMED if timed else 0, name, t0, t1, c.step, 0, NO_GROUP, NONE, NONE, NONE,
-        0, 0,
-    )  # fmt: skip
+    phase_record(c, _SPAN, _USER, _TIMED if timed else 0, CAPTURED, t0, t1)
