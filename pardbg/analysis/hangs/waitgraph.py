@@ -164,7 +164,8 @@ def wait_graph(view: View) -> WaitGraph:
             continue
         ops = open_ops(view, rank, process)
         if ops:  # look up holds only if a rank waits
-            ops = [op for op in ops if _old(view, op.since_ns, last_hold_end(view))]
+            latest = view.t_ns - PATIENCE_NS
+            ops = [op for op in ops if max(op.since_ns, last_hold_end(view)) <= latest]
         if ops and not seen(view, rank).stopped:
             opened[rank] = ops
     waits: list[Wait] = []
@@ -213,10 +214,6 @@ def _at_store(opened: Mapping[int, Sequence[PendingOp]]) -> dict[str, set[int]]:
             if op.at_store:
                 found.setdefault(op.op.reduce, set()).add(rank)
     return found
-
-
-def _old(view: View, since_ns: int, floor: int) -> bool:
-    return view.t_ns - max(since_ns, floor) >= PATIENCE_NS
 
 
 def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
