@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.events.decode import Head
-from pardbg.store import definitions, intake
+from pardbg.store import definitions as defs
+from pardbg.store import intake
 from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.device_times import DeviceTimes
@@ -58,9 +59,9 @@ class Process:
         self.facts: dict[str, Any] = {}
         self.names: dict[int, str] = {}
         self._by_heads: dict[tuple[str, ...], dict[int, str]] = {}
-        self.ops: dict[int, definitions.OpDef] = {}
-        self.groups: dict[int, definitions.GroupDef] = {}
-        self.model: definitions.ModelDef | None = None
+        self.ops: dict[int, defs.OpDef] = {}
+        self.groups: dict[int, defs.GroupDef] = {}
+        self.model: defs.ModelDef | None = None
         self.stages: dict[int, int] = {}
         """stage -> bytes of the stage's parameters."""
         self.unrecorded: tuple[tuple[int, int], ...] = ()
@@ -79,12 +80,9 @@ class Process:
         """Exit code as subprocess gives it (-9: SIGKILL), if the hub saw the exit."""
         self.errors: list[tuple[int, str, str]] = []
         """(t_ns, hook, text): hooks that failed and were disabled."""
-        self.failures: list[definitions.Failure] = []
+        self.failures: list[defs.Failure] = []
         """Exceptions that no code caught."""
-        self.failed_requests, self.crashes = (
-            list[definitions.FailedRequest](),
-            list[definitions.Crash](),
-        )
+        self.failed_requests, self.crashes = list[defs.FailedRequest](), list[defs.Crash]()
         self.tensors: dict[TensorDef, None] = {}
         self.kept: dict[TensorKey, Kept] = {}
         """Elements of some of the captured tensors."""
@@ -126,7 +124,7 @@ class Process:
                     yield fields.weight(key) + fields.weight(value)
                 self.facts[str(key)] = value
         if isinstance(gaps := values.get("unrecorded"), list):
-            self.unrecorded = tuple(definitions.pairs(gaps, _MAX_UNRECORDED))
+            self.unrecorded = tuple(defs.pairs(gaps, _MAX_UNRECORDED))
         argv = values.get("argv")
         if isinstance(argv, list) and argv and isinstance(argv[0], str):
             self.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]

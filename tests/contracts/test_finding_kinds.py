@@ -34,10 +34,15 @@ def detectors() -> list[Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) that a module imports from the findings."""
+    """(module, name) that a module imports from the findings; no name: all of it."""
     for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom) and "analysis.findings" in (node.module or ""):
-            yield from (((node.module or ""), alias.name) for alias in node.names)
+        if isinstance(node, ast.Import):
+            yield from ((a.name, "") for a in node.names if "analysis.findings" in a.name)
+        elif isinstance(node, ast.ImportFrom) and "analysis.findings" in (node.module or ""):
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                is_module = (ROOT / whole.replace(".", "/")).with_suffix(".py").exists()
+                yield (whole, "") if is_module else (node.module or "", alias.name)
 
 
 def facts_classes() -> set[type[Facts]]:

@@ -7,7 +7,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.registry import findings
-from pardbg.analysis.findings.values import exchanged, paces, replicas
+from pardbg.analysis.findings.values import exchanged, paces
 from pardbg.analysis.hangs.blocking_calls import counted
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind
@@ -49,7 +49,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, steps: int, starts: tuple[int, int
 def test_names_are_searched_for_in_as_many_rows_late_in_a_run_as_early(
     monkeypatch: pytest.MonkeyPatch, starts: tuple[int, int]
 ) -> None:
-    for module in (exchanged, paces, replicas):
+    for module in (exchanged, paces):
         monkeypatch.setattr(module, "PHASES_BACK", 1024)
     monkeypatch.setattr(paces, "_ROWS_BACK", 1024)
     early, late = (searched(monkeypatch, steps, starts) for steps in (2_100, 6_300))
