@@ -209,18 +209,19 @@ async def test_selecting_and_detail() -> None:
         await pilot.press("up", "enter")
         await shows(app, "░ waits for the last")
         await shows(app, "all_reduce dp #42")
-        await pilot.press("escape", "1", "down", "enter")
+        await pilot.press("escape", "1", "up", "enter")  # from rank 2, the culprit
         await shows(app, "pid 4101")
 
 
-async def test_a_terminal_too_small_gets_one_line() -> None:
-    app = app_on(sample.snapshot_1f1b())
+async def test_a_terminal_too_small_gets_one_line_and_what_is_wrong() -> None:
+    healthy = replace(sample.snapshot_1f1b(), findings=())
+    app = app_on(healthy)
     async with app.run_test(size=(50, 12)) as pilot:
         await shows(app, "pardbg needs 60×15; this is 50×12")
         assert text_of(app).strip() == "pardbg needs 60×15; this is 50×12"
         await pilot.resize_terminal(80, 24)
         await shows(app, "● live")
-        app._store.show(sample.held(sample.snapshot_1f1b()))
+        app._store.show(sample.held(healthy))
         await shows(app, "held at a cut")
         await pilot.resize_terminal(40, 10)
         await until(
@@ -228,6 +229,9 @@ async def test_a_terminal_too_small_gets_one_line() -> None:
         )
         await pilot.resize_terminal(80, 24)
         await shows(app, "held at a cut")
+        app._store.show(wrong := sample.snapshot_ddp())
+        await pilot.resize_terminal(40, 10)
+        await shows(app, wrong.findings[0].kind)
 
 
 async def test_a_run_without_a_pipeline_says_so() -> None:

@@ -18,6 +18,7 @@ from pardbg.analysis.findings.finding import Finding
 from pardbg.control.language.arguments import MOVES
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Segment, line
+from pardbg.render.pages.findings import told
 from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, Handlers, for_mode
@@ -174,10 +175,8 @@ class MainScreen(Screen[None]):
             self.shared.rank = ranks[0]
         trouble = frame.snapshot.trouble
         if trouble is not None and trouble.culprits not in ((), self._pointed_at):
-            self._pointed_at, self.shared.rank = (
-                trouble.culprits,
-                min(trouble.culprits),
-            )  # the rank to look at
+            self._pointed_at = trouble.culprits
+            self.shared.rank = min(self._pointed_at)  # the rank to look at
         if self.live and frame.following:
             self._app_actions.alert_of(frame.snapshot)
         self.page.redraw()
@@ -196,9 +195,6 @@ class MainScreen(Screen[None]):
         size = event.size
         self._small = size.width < LEAST_CELLS or size.height < LEAST_ROWS
         self.set_class(self._small, "small")
-        if self._small:
-            text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
-            self._too_small.show((line(Segment(text, "warn")),))
         self._bars.status.display = not (self._small or self._prompting)
         self.query_one("#asking").display = self._prompting and not self._small
         self._bars.banner.display = self._bars.banner.display and not self._small
@@ -207,10 +203,14 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self.want_page)
 
     def paint(self) -> None:
-        """Draw header, status and hints; pages draw themselves."""
-        if self._ready and not self._small and self._cells:
-            name = "" if self._prompting else self._active
-            self._bars.paint(self.shared.frame, self._cells, self._rows, name)
+        """Draw header, status and hints, or what is wrong if there is no room for more."""
+        cells, rows, frame = self._cells, self._rows, self.shared.frame
+        if self._small:
+            size = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {cells}×{rows}"
+            wrong = [f for f in frame.snapshot.findings if f.severity != "info"] if frame else []
+            self._too_small.show((line(Segment(size, "warn")), *told(wrong, cells, None, rows - 1)))
+        elif self._ready and cells:
+            self._bars.paint(frame, cells, rows, "" if self._prompting else self._active)
 
     def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
         """Show one line at the bottom for some seconds, or until the next key; what went wrong is
