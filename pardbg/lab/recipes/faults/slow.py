@@ -31,9 +31,10 @@ class Straggler(Training):
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         if self.fault.now(step):
-            # FAULT: the model takes longer from now on, a third of it in forward and the rest in
-            # backward
-            self.model.append(Paced(self.fault.size / 3))
+            # FAULT: a block takes longer from now on: a third in forward, the rest in backward
+            late = Paced(self.fault.size / 3)
+            block = self.model[-2].get_submodule("mlp")
+            block.register_forward_hook(lambda *call: late(call[-1]))
         return tokens
 
 
@@ -90,8 +91,8 @@ class SlowLink(Training):
 
 
 def connections_to(rank: int) -> list[socket.socket]:
-    """Return this process's TCP connections with that rank. Every rank must call it: each reports
-    its connections, and the two ends of a connection have the same two addresses."""
+    """Return this process's TCP connections with that rank, by both ends' addresses; for all ranks
+    to call at once."""
     mine = [s for s in open_sockets() if s.family in (socket.AF_INET, socket.AF_INET6)]
     ends = [(s.getsockname(), s.getpeername()) for s in mine]
     of_rank: list[list[tuple[object, object]]] = [[] for _ in range(dist.get_world_size())]
