@@ -13,6 +13,7 @@ import numpy as np
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_look, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.times import are_launches
+from pardbg.analysis.base.times import times as run_times
 from pardbg.analysis.comm.collective_columns import (
     MAX_MEMBERS,
     SAYS,
@@ -203,6 +204,8 @@ def _row(
     most = None
     if transfer is not None and arrivals[0].source == "polled":
         transfer, most = None, transfer
+    beside_device = run_times(view) == "device" and arrivals[0].source not in ("", "device")
+    clock = "host: " if beside_device else ""  # a barrier's times are the host's
     num_members = len(arrivals) if members is None else members
     return CollectiveRow(
         group=group.axis or group.name,
@@ -220,7 +223,7 @@ def _row(
         busbw_gbps=busbw_gbps(op.op, num_members, num_bytes, transfer),
         verdict="matched",
         missing=(),
-        detail=_detail(skew, last_rank, transfer, most),
+        detail=clock + _detail(skew, last_rank, transfer, most),
         reduce=op.reduce,
         key=(group.epoch, group.key),
         label=CALLS_LABEL if group.backend == wire.CALLS else group_label(view, group),
@@ -458,9 +461,6 @@ def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
 
 
 def _detail(skew: int | None, last_rank: int | None, transfer: int | None, most: int | None) -> str:
-    parts = []
-    if skew is not None and last_rank is not None:
-        parts.append(f"rank {last_rank} last by {duration(skew)}")
-    if transfer is not None or most is not None:
-        parts.append(f"transfer {at_most(transfer, most)}")
-    return ", ".join(parts)
+    late = "" if skew is None or last_rank is None else f"rank {last_rank} last by {duration(skew)}"
+    moves = "" if transfer is None and most is None else f"transfer {at_most(transfer, most)}"
+    return ", ".join(filter(None, (late, moves)))

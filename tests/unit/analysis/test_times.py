@@ -61,6 +61,16 @@ def test_hosts_that_run_ahead_have_no_last_one() -> None:
     assert [a.issued_ns is not None for a in row.arrivals] == [True, True]
 
 
+def test_an_op_by_the_hosts_clock_says_so_beside_devices_times() -> None:
+    """Each rank's step is on the device from 10 to 20 ms; the op's times are its launch's."""
+    plain, trace = one_all_reduce(Flag.DONE_COMPLETED), one_all_reduce(Flag.DONE_COMPLETED)
+    for proc in on_device(trace).ranks:
+        proc.record(wire.Kind.STEP, 1, 2, lane=Lane.STEP, flags=Flag.DEVICE)
+        proc.record(wire.Kind.DEVICE, 10, 20, lane=Lane.STEP, a=9 * MS)
+    assert times(View(trace.store(), None)) == "device"
+    assert row_of(trace).detail == f"host: {row_of(plain).detail}"
+
+
 def test_a_message_that_a_poll_saw_has_no_transfer() -> None:
     trace = Trace(2)
     for proc, peer, send in ((trace.ranks[0], 1, True), (trace.ranks[1], 0, False)):
