@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import queue
 import socket
 import sys
 import threading
@@ -237,7 +238,7 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
     if kind in ("poll", "lock", "fd", "socket") and (worker := _busy_worker(frame)):
         return "worker", "\t" + worker
     if kind not in ("fd", "file lock"):
-        return kind, ""
+        return kind, _queue(frame) if kind == "lock" else ""
     path = os.readlink(f"/proc/self/fd/{fd}")
     if kind == "file lock":
         holder = _holder(os.getpid())
@@ -247,6 +248,13 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
     if "pipe_" in read_text(f"/proc/self/task/{os.getpid()}/wchan"):  # of a name: a FIFO
         return "pipe", path[:_MAX_TEXT]
     return ("terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "file"), path[:_MAX_TEXT]
+
+
+def _queue(frame: FrameType) -> str:
+    """Return that a thread waits for an item of a ``queue.Queue``, or for room, by tabs."""
+    code = (frame.f_back or frame).f_code  # the innermost one is a Condition's wait
+    of = {"get": "queue", "put": "full queue"}.get(code.co_name, "")
+    return f"\t\t{of}" if of and code.co_filename == queue.__file__ else ""
 
 
 def _fifo(address: int) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import queue
 import select
 import signal
 import socket
@@ -282,6 +283,20 @@ def test_a_lock_of_the_process() -> None:
         lock.acquire()
 
     assert kind_and_place(seen_in(in_lock, lock.release)) == ("lock", "", "in_lock")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_queue_that_is_empty_or_full(full: bool) -> None:
+    items: queue.Queue[int] = queue.Queue(1)
+
+    def in_queue() -> None:
+        items.put(1) if full else items.get(timeout=20)
+
+    if full:
+        items.put(0)
+    core = seen_in(in_queue, items.get if full else lambda: items.put(1))
+    does = "\t\tfull queue" if full else "\t\tqueue"
+    assert kind_and_place(core) == ("lock", does, "in_queue")
 
 
 def test_each_look_at_one_stay_counts_once_it_is_over() -> None:

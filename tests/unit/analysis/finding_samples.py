@@ -83,6 +83,7 @@ BLOCKED: Final = (
     Blocking("file", "/data/x", 0, "fifo"), Blocking("poll", "", 0, "task"),
     Blocking("socket", "10.0.0.1:80"),
     Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
+    *(Blocking("lock", "", 0, does) for does in ("queue", "full queue")),
     Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
     *(Blocking("worker", "", 9, does) for does in
       ("sleep", "running", "socket", "stopped", "lock", "idle")),

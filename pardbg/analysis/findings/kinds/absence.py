@@ -242,7 +242,7 @@ def blocking_text(of: Blocking) -> str:
         case += " of rank"
     elif of.call == "file lock" and of.other:
         case += " of process" if of.holder is None else " of rank"
-    elif of.call in ("lock file", "worker", "file", "poll", "socket", "pipe", "full pipe"):
+    else:
         does = of.does or ("named" if of.file else "")
         case += f" {does}" if word(Blocking, f"text {case} {does}") else ""
     return filled(word(Blocking, f"text {case}"), of)
