@@ -234,8 +234,19 @@ def _mean_pairs(view: View, printed: Printed) -> list[tuple[float, float]]:
 
 def _times(view: View, printed: Printed) -> float:
     """Return the factor, other than 1, between seen and printed losses of the last printed steps,
-    or between the means of those since the line before; 0 if there is no one factor."""
-    return _factor(_pairs(view, printed)) or _factor(_mean_pairs(view, printed))
+    or between the means of those since the line before; 0 if there is none, or a rank's own are
+    printed."""
+    times = _factor(_pairs(view, printed)) or _factor(_mean_pairs(view, printed))
+    return 0.0 if times and _of_one_rank(view, printed) else times
+
+
+def _of_one_rank(view: View, printed: Printed) -> bool:
+    """Return whether a rank's own losses were printed lately: many programs print rank 0's."""
+    steps = sorted(printed.losses)[-_LEAST_COMPARED:]
+    own = [own_losses(view, step, step).get(step, {}) for step in steps]
+    said = [printed.losses[step] for step in steps]
+    return any(np.allclose([by.get(rank, math.nan) for by in own], said, _ROUNDED, 0)
+               for rank in own[-1])  # fmt: skip
 
 
 def _factor(pairs: Sequence[tuple[float, float]]) -> float:

@@ -226,6 +226,23 @@ def test_what_differs_by_chance_is_not(seen: list[float]) -> None:
     assert shown(lines, seen) == ("backward", tuple(enumerate(seen)))
 
 
+@pytest.mark.parametrize("own", [1.0, 2.0])
+def test_a_rank_that_prints_its_own_loss_tells_no_other_unit(own: float) -> None:
+    """Rank 1's is three times rank 0's, which is what is printed, or half of it."""
+    trace = Trace(2)
+    trace.define(wire.DefKind.RUN, run="r", name="n", argv=[], loss_pattern="")
+    for step in range(6):
+        for proc, times in zip(trace.ranks, (own, 3 * own), strict=True):
+            proc.phase("backward", 10 * step + 1, 10 * step + 3, step)
+            proc.seen_loss(10 * step + 2, times * (8.0 - step), step)
+            proc.step(step, 10 * step, 10 * step + 9)
+        trace.output(10 * step + 9.5, f"step {step} loss {8.0 - step}")
+    trace.end(70)
+    source = "backward" if own == 1 else "printed; hooks saw 4 times that"
+    made = snapshot(trace.store(), None)
+    assert (made.loss_source, made.loss_history[0]) == (source, (0, 16.0 if own == 1 else 8.0))
+
+
 @pytest.mark.parametrize(("least", "source"), [(8, "printed"), (1, "backward")])
 def test_sums_over_unlike_numbers_of_tokens_are_not_the_loss(least: int, source: str) -> None:
     """A running mean may be as far from a step's loss in some steps, but not in all."""
