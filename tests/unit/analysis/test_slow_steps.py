@@ -187,6 +187,15 @@ def test_large_ops_now_and_then() -> None:
     assert known == (500 * MS, 100 * MS, 400 * MS)
 
 
+@pytest.mark.parametrize(("who", "more"), [(1, 1500), (1, 800), (-1, 1500)])
+def test_three_long_pauses_of_a_rank_are_a_note(who: int, more: float) -> None:
+    """Steps 15, 30 and 45 of 100 ms take 1.6 s; of all ranks, or less than tenfold, is chance."""
+    trace = train(lambda step: who if step in (15, 30, 45) else None, more=more)
+    told = (who, more) == (1, 1500)
+    seen = [(one.severity, one.culprits, *facts(one, "every", "num_slow")) for one in found(trace)]
+    assert seen == ([("info", (1,), 15, 3)] if told else [])
+
+
 def test_slow_steps_without_order_or_reason_are_no_claim() -> None:
     assert found(train(lambda step: 1 if step in (12, 19, 21, 33, 40) else None)) == []
     assert found(train(lambda step: 1 if step % 5 == 4 else None, more=15)) == []  # under 20 ms

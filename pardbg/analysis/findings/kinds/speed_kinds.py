@@ -186,7 +186,8 @@ class SlowSteps(Facts):
 
     def severity(self) -> Severity:
         costly = self.cost_ns >= max(NOTE_NS, NOTE_SHARE * self.usual_ns)
-        return "warning" if costly and (self.of_ranks or self.large) else "info"
+        ours = self.of_ranks and self.num_slow > 3  # three pauses may be chance
+        return "warning" if costly and (ours or self.large) else "info"
 
     @property
     def cost_ns(self) -> float:

@@ -43,7 +43,9 @@ SLOW_NS: Final = 20_000_000
 SPREAD: Final = 4.0
 """Minimum excess of a slow step, in spreads of usual steps; ``SLOW``: as a share of one."""
 AGAIN: Final = 4
-"""Minimum number of slow steps that make a period."""
+"""Minimum number of slow steps that make a period; of a rank's pauses, one less."""
+PAUSE: Final = 10
+"""Minimum length of a pause, in usual steps."""
 REGULAR: Final = 0.8
 """Minimum share of the period's steps that are slow, and of slow steps in the period."""
 RARE: Final = 1 / 3
@@ -82,13 +84,15 @@ def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
     slow = outliers(took)
     if len(slow) < AGAIN - 1:
         return
-    every = period(slow, list(took))
+    pauses = min(took[step] for step in slow) >= PAUSE * median(took.values())
+    every = period(slow, list(took), AGAIN - pauses)
     usual = [step for step in took if step not in slow]
     if every:  # other slow steps have another cause
         (phase, _), *_ = Counter(step % every for step in slow).most_common()
         slow = [step for step in slow if step % every == phase]
     causes = [_cause(view, spans, step, usual) for step in slow[-_LOOKED_AT:]]
-    if every or all(cause.large for cause in causes):
+    enough = every and (len(slow) >= AGAIN or all(cause.ranks for cause in causes))
+    if enough or all(cause.large for cause in causes):
         yield _candidate(view, looked_at, spans, slow, usual, every, causes)
 
 
@@ -127,8 +131,9 @@ def outliers(took: Mapping[int, int], most: float = RARE) -> list[int]:
     return slow if len(slow) <= most * len(took) + 1 else []
 
 
-def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
-    """Return k >= 3 if every k-th of the steps is slow and hardly any other; else None."""
+def period(slow: Sequence[int], steps: Sequence[int], least: int = AGAIN) -> int | None:
+    """Return k >= 3 if every k-th of the steps, at least ``least``, is slow and hardly any other;
+    else None."""
     among = set(slow)
     for k, _ in Counter(b - a for a, b in pairwise(slow)).most_common(2):
         if k < 3:
@@ -136,7 +141,7 @@ def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
         phase, hits = Counter(step % k for step in slow).most_common(1)[0]
         due = [step for step in steps if step % k == phase]
         hits = sum(step in among for step in due)
-        if hits >= AGAIN and hits >= REGULAR * max(len(due), len(slow)):
+        if hits >= least and hits >= REGULAR * max(len(due), len(slow)):
             return k
     return None
 
