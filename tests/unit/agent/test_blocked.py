@@ -275,28 +275,15 @@ def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> No
     assert told == [("other-8", "beside")]
 
 
-def test_a_lock_of_the_process() -> None:
-    lock = threading.Lock()
+def test_a_lock_of_the_process_and_a_queue() -> None:
+    lock, items = threading.Lock(), queue.Queue[int](1)
     lock.acquire()
-
-    def in_lock() -> None:
-        lock.acquire()
-
-    assert kind_and_place(seen_in(in_lock, lock.release)) == ("lock", "", "in_lock")
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_a_queue_that_is_empty_or_full(full: bool) -> None:
-    items: queue.Queue[int] = queue.Queue(1)
-
-    def in_queue() -> None:
-        items.put(1) if full else items.get(timeout=20)
-
-    if full:
-        items.put(0)
-    core = seen_in(in_queue, items.get if full else lambda: items.put(1))
-    does = "\t\tfull queue" if full else "\t\tqueue"
-    assert kind_and_place(core) == ("lock", does, "in_queue")
+    for ends, does, takes in (
+        (lock.release, "", lambda: lock.acquire()),
+        (lambda: items.put(1), "\t\tqueue", lambda: items.get(timeout=20)),
+        (items.get, "\t\tfull queue", lambda: (items.put(0), items.put(1))),
+    ):
+        assert kind_and_place(seen_in(takes, ends))[:2] == ("lock", does)
 
 
 def test_each_look_at_one_stay_counts_once_it_is_over() -> None:
