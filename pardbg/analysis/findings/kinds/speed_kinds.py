@@ -198,8 +198,7 @@ class SlowSteps(Facts):
         return True
 
     def text(self, about: Candidate) -> str:
-        of = about.culprits
-        ranks = "The ranks spend"
+        of, ranks = about.culprits, "The ranks spend"
         if of and self.same_ranks:
             ranks = f"{ranks_text(of).capitalize()} {agreed('spends', of)}"
         elif of:
