@@ -73,3 +73,18 @@ async def test_the_screen_calls_as_it_was_told_to(monkeypatch: pytest.MonkeyPatc
         assert isinstance(store, FakeStore)
         store.show(replace(QUIET, findings=(wrong(1),)))
         await until(lambda: written == ["\a"], "a bell")
+
+
+async def test_trouble_selects_its_rank_unless_the_user_chose_one() -> None:
+    app = app_on(QUIET)
+    async with app.run_test(size=(80, 24)):
+        await until(lambda: app.main.shared.frame is not None, "a frame")
+        store, shared = app._store, app.main.shared
+        assert isinstance(store, FakeStore)
+        store.show(replace(QUIET, findings=(wrong(2, 3),)))
+        await until(lambda: shared.rank == 2, "the first culprit is selected")
+        shared.rank = 0
+        latest = replace(QUIET, findings=(wrong(1),))
+        store.show(latest)
+        await until(lambda: shared.frame and shared.frame.snapshot is latest, "the next frame")
+        assert shared.rank == 0

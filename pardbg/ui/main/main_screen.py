@@ -105,7 +105,8 @@ class MainScreen(Screen[None]):
         self._by_key = {key: a for a in for_mode(self.live) for key in a.keys}
         self._message_number = 0
         self._small = False
-        self._pointed_at: tuple[int, ...] = ()
+        self._pointed_at: tuple[tuple[int, ...], int] = (), 0
+        """The culprits whose first was selected, and the rank selected then: the user's is kept."""
         self._cells = self._rows = 0
         self.shared = Shared(can_control=controller.present)
         self.pages: Mapping[str, Page] = {page.name_: page(self.shared) for page in _PAGES}
@@ -172,11 +173,13 @@ class MainScreen(Screen[None]):
         last, self.shared.frame = self.shared.frame, frame
         ranks = [row.rank for row in frame.snapshot.ranks]
         if last is None and ranks and self.shared.rank not in ranks:
+            self._pointed_at = (), ranks[0]
             self.shared.rank = ranks[0]
-        trouble = frame.snapshot.trouble
-        if trouble is not None and trouble.culprits not in ((), self._pointed_at):
-            self._pointed_at = trouble.culprits
-            self.shared.rank = min(self._pointed_at)  # the rank to look at
+        trouble, (culprits, rank) = frame.snapshot.trouble, self._pointed_at
+        if trouble is not None and trouble.culprits not in ((), culprits):
+            if self.shared.rank == rank:
+                self.shared.rank = rank = min(trouble.culprits)  # the rank to look at
+            self._pointed_at = trouble.culprits, rank
         if self.live and frame.following:
             self._app_actions.alert_of(frame.snapshot)
         self.page.redraw()

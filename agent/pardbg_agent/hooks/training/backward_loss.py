@@ -18,13 +18,7 @@ from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.read_numbers import read_numbers, readable
 from pardbg_agent.hooks.tensors import unseen
-from pardbg_agent.hooks.training.batch_loss import (
-    Awaited,
-    BatchLoss,
-    made_by,
-    share_of,
-    targets_of,
-)
+from pardbg_agent.hooks.training import batch_loss
 from pardbg_agent.hooks.training.cycle import Cycle
 from pardbg_agent.hooks.watch import not_finite, probes
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -47,16 +41,16 @@ def see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     unscaled, state.unscaled = state.unscaled, None
     if not is_one_number(tensors) or _SHARES in sys.modules:
         return
-    of, share = unscaled or (tensors, share_of(tensors))
-    parts, known = x.part(BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
+    of, share = unscaled or (tensors, batch_loss.share_of(tensors))
+    parts, known = x.part(batch_loss.BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
     if not known:
         parts.clear()  # losses of one step are not told apart, and would never end
-    part = Awaited()
+    part = batch_loss.Awaited()
     whole = parts.add(tensors, part, share, c.step, state.nest.optimizer)
     due = c.step % probes.EVERY == 0 and known and parts.at_first
-    made = made_by(tensors) if due else (share, "")
+    made = batch_loss.made_by(tensors) if due else (share, "")
     scale = share if unscaled else made[0]
-    targets = c.guard.call(_TARGETS, targets_of, tensors) if due else None
+    targets = c.guard.call(_TARGETS, batch_loss.targets_of, tensors) if due else None
 
     def told(values: list[float], step: int = c.step, t: int = now_ns()) -> None:
         part.value = values[0]
@@ -75,7 +69,7 @@ def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -
     """Keep the loss of ``scaler.scale(loss).backward()`` as it was before scaling."""
     if is_one_number(outputs) and not local().nest.action:
         with unseen():
-            local().unscaled = outputs.detach(), share_of(outputs)
+            local().unscaled = outputs.detach(), batch_loss.share_of(outputs)
 
 
 def is_plain_scalar(tensor: Any) -> bool:

@@ -65,9 +65,8 @@ def moments(view: View) -> Iterator[tuple[View, int | None]]:
         return
     bad = exits.bad_ends(view)
     if bad:
-        asked = exits.termination(
-            view, bad
-        )  # ranks may clean up for seconds, or leave without a trace
+        # ranks may clean up for seconds, or leave without a trace
+        asked = exits.termination(view, bad)
         over = {bad[0].t_ns} | ({asked.t_ns} if asked is not None else set())
         yield from ((View(view.store, t_ns - BEFORE_NS), t_ns) for t_ns in sorted(over))
     if ended is None:
