@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -54,6 +55,11 @@ def test_watched_losses_are_the_same_to_the_last_bit(
         timed = {(record.name, record.lane) for record in rings[rank].of(Kind.DEVICE)}
         assert {"forward", "F", "B", "all_reduce"} <= {name for name, _ in timed}
         assert rings[rank].defined("error") == []
+        recorded = Counter(record.a for record in rings[rank].of(Kind.METRIC, "loss"))
+        for kind, (_, on_device) in watched["losses"].items():
+            parts = 1 if kind in ("ddp", "fsdp2", "tp") else 4  # microbatches: their mean is it
+            for loss in filter(None, on_device):  # 0: no stage of this rank has one
+                assert recorded[loss / parts] >= 2, (kind, loss)  # on the CPU, on the device
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -67,10 +73,12 @@ def test_a_devices_losses_and_replicas_are_known_without_waiting(
     sums = []
     for rank in (0, 1):
         told, ring = json.loads(ended.out[rank].splitlines()[-1]), rings[rank]
-        losses = [record.a for record in ring.of(Kind.METRIC, "loss")]
+        *losses, first, both = [record.a for record in ring.of(Kind.METRIC, "loss")]
+        assert (first, both) == (told["halves"][0], sum(told["halves"]))
         assert losses == pytest.approx(told["losses"], rel=0, nan_ok=True) and told["syncs"] == 0
         assert math.isnan(losses[drifting.BREAKS]) == bool(rank)
-        assert [r.step for r in ring.of(Kind.METRIC, "loss")] == [*range(drifting.STEPS)]
+        steps = [*range(drifting.STEPS), drifting.STEPS, drifting.STEPS]
+        assert [r.step for r in ring.of(Kind.METRIC, "loss")] == steps
         assert ring.defined("error") == []
         probes = [r for r in ring.of(Kind.PROBE) if r.name.startswith("checksum ")]
         sums.append({r.step: (r.a, r.b) for r in probes})

@@ -10,7 +10,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.device.late_numbers import LateNumbers, Tell
-from pardbg_agent.hooks.tensors import counts_ops, number_of
+from pardbg_agent.hooks.tensors import counts_ops, unseen
 
 _HOOK: Final = "device numbers"
 
@@ -37,7 +37,8 @@ def read_numbers(c: _core.Core, numbers: Sequence[Any], tell: Tell) -> None:
     """Call ``tell`` with the values of readable tensors of one element each, of one dtype: at once
     if they are in host memory, else from the agent's thread when the device has computed them."""
     if all(number.is_cpu for number in numbers):
-        tell([number_of(number) for number in numbers])
+        with unseen():
+            tell([number.item() for number in numbers])
     elif not counts_ops() and len({(one.dtype, one.device) for one in numbers}) == 1:
         c.guard.call(_HOOK, _read_late, c, numbers, partial(c.guard.call, _HOOK, tell))
 

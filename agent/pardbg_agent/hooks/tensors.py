@@ -139,8 +139,7 @@ def unseen() -> AbstractContextManager[Any]:
 def number_of(scalar: Any) -> float:
     """Return the value of one number, by ops that no mode of the program sees."""
     with unseen():
-        number: float = scalar.detach().item()
-        return number
+        return float(scalar.detach().item())
 
 
 def replicated(module: Any) -> Iterable[tuple[str, Any]]:
