@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pardbg_agent.wire import Kind
+from pardbg_agent.hooks.watch.probes import LEAST_BYTES
+from pardbg_agent.wire import Flag, Kind
 from tests.accelerator.conftest import Run
-from tests.accelerator.programs import drifting
+from tests.accelerator.programs import drifting, spoiling
 from tests.distributed.programs.watched import run_watched
 from tests.forked import Job
 from tests.hook_ways import NATIVE, WAYS
@@ -84,3 +85,32 @@ def test_a_devices_losses_and_replicas_are_known_without_waiting(
         sums.append({r.step: (r.a, r.b) for r in probes})
     assert sums[0].keys() == sums[1].keys() == {0, 10}
     assert sums[0][0] == sums[1][0] and sums[0][10] != sums[1][10]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_devices_inputs_are_looked_at_without_waiting(
+    way: str, simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of DDP's sums the last of 16 KiB or more, in each step but the first. The sum that is not
+    finite is rank 1's; after it both ranks' are, as the loss is. The message is infinite in places,
+    and so is the maximum, which may be."""
+    for name, value in {"HOOKS": way, "NATIVE": NATIVE, "SIM": simulated}.items():
+        monkeypatch.setenv(f"PARDBG_{name}", value)
+    ended, rings = run_watched([Job("job", 2, ("tests.accelerator.programs.spoiling",))])["job"]
+    assert not any(ended.codes), ended.whole.err[-3000:]
+    sends = []
+    for rank in (0, 1):
+        ring = rings[rank]
+        assert json.loads(ended.out[rank].splitlines()[-1])["syncs"] == 0
+        assert ring.defined("error") == []
+        bad = ring.of(Kind.PROBE, "nan")
+        sums = [r for r in ring.of(Kind.OP_ISSUE, "all_reduce") if r.a >= LEAST_BYTES]
+        last = {r.step: r.seq for r in sums if r.seq < sums[-2].seq}
+        begins = spoiling.BREAKS + (1 - rank)
+        assert {r.step: r.seq for r in bad if not r.flags & Flag.P2P} == {
+            step: last[step] for step in range(begins, spoiling.STEPS)
+        }
+        ((finite, every),) = [(r.a, r.b) for r in ring.of(Kind.PROBE, "inputs finite")]
+        assert (finite, every) == (begins - 1, 1)
+        sends.append(len([r for r in bad if r.flags & Flag.P2P]))
+    assert sends == [1 if way == "native" else 2, 0]

@@ -148,6 +148,8 @@ class State:
     group: Any = None
     """ProcessGroup whose Python method is running: the next op is the one that it issues."""
     reduce: int = -1
+    look: bool | None = None
+    """Whether the input of the op is to be looked at on its device; None: C++ does not decide."""
     op: Op | None = None
     """Op issued inside that method, not yet tied to its Work."""
     sync_id: int = 0

@@ -17,6 +17,10 @@ WORDS: Final = ("params", "grads", "optimizer")
 BINS: Final = 20
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 MAX_TENSORS: Final = 4_000
+SAMPLED: Final = 512
+"""Minimum number of elements of a sample, of a tensor that has more; twice as many at most. One
+block of a GPU sums them, so torch needs no memory beside."""
+_SUMMED: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -124,6 +128,17 @@ def bits_sum(tensor: Any) -> Any:
     if flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
         return flat.view(torch.int64).sum()
     return flat.view(_BITS[min(8, size)]).sum(dtype=torch.int64)
+
+
+def sampled_sum(tensor: Any) -> Any:
+    """Return the sum of SAMPLED of a tensor's elements or some more, as one on its device, which is
+    not finite if one of them is not; None for a tensor of another kind than plain numbers."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not plain or tensor.dtype not in _SUMMED or not tensor.numel() or not tensor.is_contiguous():
+        return None
+    with torch.no_grad():
+        flat = tensor.detach().view(-1)
+        return flat[:: max(1, flat.numel() // SAMPLED)].sum(dtype=torch.float32)
 
 
 def counts_ops() -> bool:

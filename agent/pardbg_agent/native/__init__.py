@@ -27,7 +27,7 @@ again."""
 HERE: Final = os.path.dirname(os.path.abspath(__file__))
 SOURCES: Final = (
     "table.hpp", "places.hpp", "scan.hpp", "state.hpp", "device.hpp", "held.hpp", "module.hpp",
-    "pipeline.hpp", "phases.hpp", "fsdp.hpp", "sketch.hpp", "hotpath.cpp",
+    "pipeline.hpp", "phases.hpp", "fsdp.hpp", "sketch.hpp", "looks.hpp", "hotpath.cpp",
 )  # fmt: skip
 OPTIONS: Final = ("-O2", "-ftree-vectorize", "-std=c++20", "-DNDEBUG")
 """Compiler options. NDEBUG as in torch's builds: else its headers check tracing for each op."""

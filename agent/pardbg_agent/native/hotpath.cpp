@@ -149,7 +149,7 @@ struct Issue {  // state of an op from before its issue until it is followed
 
 // Have Python wait at the gate, and number and name the op. Leaves `c.follow` null for an op
 // without a record. Raises KeyboardInterrupt and the like only.
-void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, Issue& c) {
+void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, bool look, Issue& c) {
   py::gil_scoped_acquire gil;
   if (ask_python == nullptr) return;
   const auto group = args[spec.group].toCustomClass<c10d::ProcessGroup>();
@@ -157,7 +157,7 @@ void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn,
   for (size_t i = 0; i < args.size(); i++)
     given[i] = int(i) == spec.group ? py::none() : torch::jit::toPyObject(args[i]);
   const py::object fields = (*ask_python)(spec.number, py::cast(group), reinterpret_cast<uintptr_t>(key.group),
-                                  spec.p2p ? -1 : key.reduce, given);
+                                  spec.p2p ? -1 : key.reduce, look, given);
   State* s = current.load();
   if (fields.is_none() || s == nullptr) return;
   const py::tuple op = fields.cast<py::tuple>();
@@ -204,12 +204,18 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   const bool simple = s != nullptr && plain && (host || device_of(*s, *first) != nullptr) &&
                       (thread_known || level == 0);
   const bool found = simple && s->find(key, known);
-  if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
+  const bool look = found && level > 1 && !host && spec.probed && !spec.gathers && in.first != nullptr &&
+                    (spec.p2p || (sums_up(op.reduce) && in.bytes >= kLeastBytes)) &&
+                    s->probes.load(std::memory_order_relaxed) &&
+                    s->looks.due(s->step.load(std::memory_order_relaxed), known.group, spec.p2p);
+  if (!found || look || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
       (level > 1 && host && spec.probed && in.first != nullptr &&
        (spec.gathers ? s->gathers : s->probes).load(std::memory_order_relaxed) &&
        !usual(*in.first, in.bytes, spec.reduce < 0, spec.gathers,
               s->step.load(std::memory_order_relaxed) % kEvery == 0, s->probe_ns, s->since_ns))) {
-    ask(spec, boxed(), key, plain, c);
+    const int64_t t0 = look ? thread_ns() : 0;
+    ask(spec, boxed(), key, plain, look, c);
+    if (look) s->looks.spend(thread_ns() - t0);
     return;
   }
   const uint32_t seq = known.group->next[spec.p2p].fetch_add(1, std::memory_order_relaxed);

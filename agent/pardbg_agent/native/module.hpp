@@ -357,6 +357,7 @@ PYBIND11_MODULE(_hotpath, m) {
         return found;
       })
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
+      .def("looks_every", [](Owner& o) { return o.state->looks.every(); })
       .def("sums", [](Owner& o) { return o.state->sums.take(); })
       .def("poll", [](Owner& o) {
         const auto [slow, looked] = poll(*o.state);

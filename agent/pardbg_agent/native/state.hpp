@@ -13,6 +13,7 @@
 #include <functional>
 #include <shared_mutex>
 
+#include "looks.hpp"
 #include "places.hpp"
 #include "table.hpp"
 
@@ -114,6 +115,7 @@ struct State {
   Ring ring;
   Table table;
   Sums sums;
+  Looks looks;
   Places places;
   std::atomic<uint32_t> step{0};
   std::atomic<int> level{0};

@@ -218,13 +218,15 @@ def test_shared_state_has_the_same_fields_on_both_sides(monkeypatch: pytest.Monk
 
 
 def test_looks_at_inputs_have_the_same_limits_on_both_sides() -> None:
+    from pardbg_agent.hooks.ops import late_inputs
     from pardbg_agent.hooks.watch import probes
 
-    source = Path(native.HERE, "scan.hpp").read_text()
+    source = "".join(Path(native.HERE, name).read_text() for name in ("scan.hpp", "looks.hpp"))
     found = dict(re.findall(r"(k[A-Z]\w+) = ([0-9.']+)", source))
     limits = {name: float(number.replace("'", "")) for name, number in found.items()}
     assert limits == {
         "kLeastBytes": probes.LEAST_BYTES, "kFewBytes": probes.FEW_BYTES,
         "kFreeNs": probes.FREE_NS, "kShare": probes.SHARE, "kSampled": probes.SAMPLED,
-        "kEvery": probes.EVERY,
+        "kEvery": probes.EVERY, "kLateShare": late_inputs.SHARE,
+        "kMaxSends": late_inputs.MAX_SENDS, "kMaxEvery": late_inputs.MAX_EVERY,
     }  # fmt: skip

@@ -397,6 +397,7 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("loss", 5, "", (), True, True, mixed=True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), False, False, False, (5, 9)), (1,), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, True), (1,)),
+        one("nan", state.NotFinite("loss", 5, "", (), True, True, unseen=True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), True, False, before=(0,)), (1,), (1,)),
         one("diverges",
             state.Diverges(0, "out", "a.mlp", Hypothesis("sum", ranks=(0, 1)), True, ""), (0, 1)),

@@ -250,25 +250,6 @@ def test_a_loss_that_is_not_finite_names_what_was_so_before(
     assert finding.where == ("up.weight" if whose else None)
 
 
-@pytest.mark.parametrize(("device", "culprits"), [("cuda", ()), ("cpu", (1,))])
-def test_which_stage_of_a_device_made_a_nan_is_not_known(
-    device: str, culprits: tuple[int, ...]
-) -> None:
-    """Rank 0 sends to rank 1, which computes the loss, NaN since step 5: on the host its input
-    would have been told."""
-    trace = Trace(2)
-    for proc in trace.ranks:
-        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device=device)
-    for step in range(8):
-        t = 100 * step
-        for proc in trace.ranks:
-            proc.p2p("world", 1 - (proc.rank or 0), proc.rank == 0, t + 1, t + 2, step=step)
-            proc.step(step, t, t + 90)
-        trace.ranks[1].seen_loss(t + 30, float("nan") if step > 4 else 1.0, step)
-    finding = one(trace, "nan")
-    assert (finding.culprits, facts(finding, "hidden", "step")) == (culprits, (not culprits, 5))
-
-
 @pytest.mark.parametrize(("bad", "before"), [(25, ()), (3, (0,))])
 def test_what_a_stage_sends_may_be_not_finite_by_few_values_of_the_one_before(
     bad: int, before: tuple[int, ...]

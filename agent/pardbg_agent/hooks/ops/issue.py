@@ -16,7 +16,7 @@ from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_r
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
 from pardbg_agent.hooks.device import device_records
 from pardbg_agent.hooks.memory import device_memory, usage
-from pardbg_agent.hooks.ops import works
+from pardbg_agent.hooks.ops import late_inputs, works
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
 from pardbg_agent.hooks.watch.probes import check_input
@@ -87,12 +87,11 @@ def _with_parts(spec: C10dOp, begin: Any) -> Any:
 
 
 def _begin(spec: C10dOp) -> Any:
-    op_name, name, p2p = spec.kind, spec.torch_name, spec.p2p
-    send, gathers = spec.send, spec.gathers
+    op_name, name, p2p, send = spec.kind, spec.torch_name, spec.p2p, spec.send
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
-    async_at, reduces = spec.is_async, spec.reduce >= 0
+    async_at, reduces, gathers = spec.is_async, spec.reduce >= 0, spec.gathers
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    least, few = probes.sizes(reduces, spec.probed)
+    (least, few), late = probes.sizes(reduces, spec.probed), spec.probed and not gathers
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
@@ -106,10 +105,9 @@ def _begin(spec: C10dOp) -> Any:
                 tensor, a, b = contents(args)
             except (RuntimeError, NotImplementedError):  # sparse and nested tensors
                 tensor, a, b = any_contents(args)
-            on_cpu = tensor is None or tensor.is_cpu
+            on_cpu, dtype = tensor is None or tensor.is_cpu, getattr(tensor, "dtype", None)
             if not on_cpu and _is_fake(c, tensor, op_name):
                 return None
-            dtype = None if tensor is None else tensor.dtype
             x, pg, what = c.context or context.of(c), state.group, nothing
             tag, stage, mb = args[tag_at] if p2p else 0, NONE, NONE
             if pg is None:
@@ -140,12 +138,26 @@ def _begin(spec: C10dOp) -> Any:
             ))  # fmt: skip
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad, gathers)
+            if not on_cpu and late and a >= least:
+                _look_late(c, state, op, group_key, tensor, what if reduces else NONE)
             return op if on_cpu or c.device is None else _arrives(c, op, state, tensor)
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)
             return None if state.numbered else count(c, args, state)
 
     return begin
+
+
+def _look_late(
+    c: _core.Core, state: State, op: Op, group_key: str, tensor: Any, reduce: Any
+) -> None:  # fmt: skip
+    """Have the device look at an op's input if it is due, which C++ decides for the ops it asks
+    for."""
+    looks, due = late_inputs.looks(c), state.look
+    if looks is not None and due is None and (reduce == NONE or reduce in late_inputs.SUMS):
+        due = looks.due(op.step, group_key, bool(op.flags & _SEND))
+    if looks is not None and due:
+        c.guard.call(late_inputs.HOOK, late_inputs.look, c, looks, op, tensor)
 
 
 def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:

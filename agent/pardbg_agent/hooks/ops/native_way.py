@@ -269,21 +269,22 @@ _begin: Final = tuple(issue.make_begin(spec) for spec in C10D_OPS)
 
 
 @unseen
-def ask(number: int, pg: Any, address: int, reduce: int, args: list[Any]) -> Any:
+def ask(number: int, pg: Any, address: int, reduce: int, look: bool, args: list[Any]) -> Any:
     """Return the facts the kernel needs of an op about to enter the backend: the fields of an Op,
-    its group's key and ranks. None: the op is not recorded. Waits at the gate."""
+    its group's key and ranks. None: the op is not recorded. Waits at the gate. ``look``: at its
+    input on a device."""
     entered = now_ns()
     try:
         c = _core.CURRENT or _core.ensure()
         if c.run is None:
             return None
         state = LOCAL.state
-        outer = state.group, state.reduce
-        state.group, state.reduce = pg, reduce
+        outer = state.group, state.reduce, state.look
+        state.group, state.reduce, state.look = pg, reduce, look
         try:
             op: Op | None = _begin[number](c, args, state)
         finally:
-            state.group, state.reduce = outer
+            state.group, state.reduce, state.look = outer
         c.hook_ns += now_ns() - entered
         c.hook_calls += 1
         if op is None:

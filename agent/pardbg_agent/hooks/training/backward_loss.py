@@ -16,6 +16,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import kept_gradients
 from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.device.device_records import HOOK
+from pardbg_agent.hooks.ops import late_inputs
 from pardbg_agent.hooks.read_numbers import read_numbers, readable
 from pardbg_agent.hooks.tensors import unseen
 from pardbg_agent.hooks.training import batch_loss
@@ -45,7 +46,7 @@ def see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     parts, known = x.part(batch_loss.BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
     if not known:
         parts.clear()  # losses of one step are not told apart, and would never end
-    part = batch_loss.Awaited()
+    part, on_host = batch_loss.Awaited(), of.is_cpu
     whole = parts.add(tensors, part, share, c.step, state.nest.optimizer)
     due = c.step % probes.EVERY == 0 and known and parts.at_first
     made = batch_loss.made_by(tensors) if due else (share, "")
@@ -56,6 +57,9 @@ def see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
         part.value = values[0]
         if (value := whole()) is not None:
             _write_loss(c, value, step, t)
+        if not on_host and not math.isfinite(values[0]):
+            late_inputs.tell_finite(c, step)
+            not_finite.loss(c, values[0])
         if due:
             probes.tell_loss(c, step, t, (scale, values[0]), made[1], targets or 0)
 
@@ -99,8 +103,9 @@ def log_losses(c: _core.Core, losses: Sequence[Any], number: int) -> None:
     def told(values: list[float]) -> None:
         loss = sum(values) / number
         _write_loss(c, loss, step, t, 1)
-        if on_host:
-            not_finite.loss(c, loss)
+        not_finite.loss(c, loss)
+        if not on_host and not math.isfinite(loss):
+            late_inputs.tell_finite(c, step)
 
     if torch.is_grad_enabled():
         read_numbers(c, losses, told)

@@ -2,9 +2,9 @@
 
 Checked while the watch is set, at any cost: the inputs of collectives and sends before their issue;
 the loss that backward is called on and numbers that the program logs; every gradient, at the
-optimizer's gate. (Without a watch ``probes`` checks a share of the inputs.) Inputs are read in host
-memory only, as on a device each op would wait for it; a message says so once. Gradients on a device
-are checked all together, which waits for the device once per step."""
+optimizer's gate. (Without a watch ``probes`` checks a share of the inputs.) Of inputs on a device
+the result is read when the device has it, as each op would wait for it, so the rank stops some ops
+later. Gradients on a device are checked all together, which waits for the device once per step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pardbg_agent import core as _core
 from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
+from pardbg_agent.hooks.read_numbers import read_numbers, readable
 from pardbg_agent.hooks.tensors import is_pending, local_part, parameters_of
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.tensor_names import Models, canonical
-from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
@@ -31,11 +31,10 @@ _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
 
 @dataclass(slots=True)
 class Found:
-    """Reports of the watch so far."""
+    """Last report of the watch."""
 
     hit: tuple[int, int] = (-1, -1)
-    """(watch, step) of the last report: NaN spreads, so one report per step is enough."""
-    device_said: bool = False
+    """(watch, step): NaN spreads, so one report per step is enough."""
 
 
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
@@ -46,7 +45,10 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
     if spec.kind == "broadcast" and op.peer != c.identity.rank:
         return  # a receiver's tensor is not written yet
     for tensor in inputs(spec, op.args):
-        found = _look(c, tensor, op.reduce in _BOUNDS)
+        if not tensor.is_cpu:
+            _look_late(c, watch, op, tensor)
+            continue
+        found = _say(tensor, op.reduce in _BOUNDS)
         if found is not None:
             name = next(_gradients(), None) if spec.reduce >= 0 else None
             where = f"; so is {name}" if name else ""
@@ -90,17 +92,20 @@ def _stop(c: _core.Core, watch: Watch, text: str) -> None:
     c.gate.stop(watch.number, text)
 
 
-def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
-    """Return ``_say`` of an op's input in host memory; None for an input on a device."""
-    if tensor.is_cpu:
-        return _say(tensor, bounds)
-    known = of(c).part(Found)
-    if not known.device_said and not tensor.is_meta:
-        known.device_said = True
-        where = tensor.device.type
-        complain(f"watch nan: what goes into ops on {where} is not looked at, as each would "
-                       "wait for the device; gradients are")  # fmt: skip
-    return None
+def _look_late(c: _core.Core, watch: Watch, op: Any, tensor: Any) -> None:
+    """Have an op's input on a device checked there; a minimum's or a maximum's is not."""
+    text, step = op.text(), c.step
+
+    def told(largest: list[float]) -> None:
+        due = c.watches.nan is watch and of(c).part(Found).hit != (watch.number, step)
+        if due and not math.isfinite(largest[0]):
+            _stop(c, watch, f"NaN or infinity in the input of {text}, in step {step}")
+
+    plain = type(tensor) is torch.Tensor and tensor.is_floating_point() and tensor.numel()
+    if plain and tensor.element_size() > 1 and op.reduce not in _BOUNDS and readable(tensor):
+        with torch.no_grad():
+            largest = torch.linalg.vector_norm(tensor.detach(), math.inf).float()
+        read_numbers(c, [largest], told)
 
 
 def all_finite(tensors: list[Any]) -> bool:

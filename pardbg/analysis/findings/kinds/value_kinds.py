@@ -32,7 +32,7 @@ class NotFinite(Facts):
     everywhere: bool
     """Whether all ranks had the first non-finite value at once."""
     hidden: bool = False
-    """Whether an earlier stage may have made the value: messages on devices are not checked."""
+    """Whether another rank may have made the value: it did not look at what it sends and sums."""
     steps: tuple[int, ...] = ()
     """All steps with non-finite values, if there were several and each time the next was finite."""
     before: tuple[int, ...] = ()
@@ -42,6 +42,8 @@ class NotFinite(Facts):
     """Ranks had exchanged in that step what they computed, and not all of that is looked at."""
     spoilt: tuple[int, ...] = ()
     """Ranks whose parameter was not finite when they computed the loss."""
+    unseen: bool = False
+    """A rank did not look at what it sums on a device in the step before: it may be one rank's."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -50,15 +52,20 @@ class NotFinite(Facts):
         text = f"first non-finite {self.what}: {ranks_text(about.culprits)}, step {self.step}."
         if self.hidden:
             text = (
-                f"{ranks_text(about.ranks)} computed a loss that is not finite in step "
-                f"{self.step}. Which stage made it is not known: what stages send on a device is "
-                f"not checked."
+                f"{ranks_text(about.ranks)} had the first non-finite {self.what}, in step "
+                f"{self.step}. Which rank made it is not known: not all looked at what they send "
+                f"and sum on their devices."
             )
         elif self.everywhere:
             text = f"on all ranks at once the {self.what} is not finite in step {self.step}."
             if self.mixed:
                 text += (
                     " They exchange what they compute before that: which rank made it is not known."
+                )
+            elif self.unseen:
+                text += (
+                    " It may be one rank's gradient: not all ranks looked at what they sum on "
+                    "their devices in the step before."
                 )
         if self.before and not self.hidden:
             text += (
@@ -80,7 +87,7 @@ class NotFinite(Facts):
     def advice(self) -> str:
         cases = {
             "hidden": self.hidden or self.before, "spoilt": self.spoilt, "mixed": self.mixed,
-            "everywhere": self.everywhere,
+            "unseen": self.unseen, "everywhere": self.everywhere,
         }  # fmt: skip
         return self.tries(next((case for case, holds in cases.items() if holds), "rank"))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.times import device
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
@@ -32,6 +33,8 @@ SHIFTED: Final = 8
 PROBES_BACK: Final = 4096
 """Maximum number of probes per rank looked at; a step has at most 16 checksums."""
 _LOOKS: Final = 64
+_FINITE: Final = "inputs finite"
+"""Name of the record of the steps before a rank's first number on a device that is not finite."""
 _ACTIONS: Final = {"forward": ("F",), "backward": ("B", "I", "W")}
 """Pipeline actions that stand for a phase, where no phase is recorded."""
 _ASYNC: Final = int(wire.Flag.ASYNC)
@@ -360,3 +363,20 @@ def backwards(
     begun, ended, steps = map(np.concatenate, zip(*parts, strict=True))
     order = begun.argsort()
     return begun[order], ended[order], steps[order]
+
+
+def looked_at_inputs(view: View, ranks: Iterable[int], step: int) -> bool:
+    """Return whether all these ranks looked for NaN in their ops' inputs in a step; in host memory
+    each rank does."""
+    return all(_looked(view, view.ranks[rank], step) for rank in ranks if rank in view.ranks)
+
+
+def _looked(view: View, process: Process, step: int) -> bool:
+    if not device(process):
+        return True
+    table, visible = view.rows(process, "probe")
+    names = table.col("name_id")[:visible]
+    bad = np.isin(names, process.ids("nan")) & (table.col("step")[:visible] == step)
+    rows = np.flatnonzero(np.isin(names, process.ids(_FINITE)))
+    until = (step <= newest and step % every == 0 for newest, every in table.tuples(rows, "a", "b"))
+    return bool(bad.any()) or any(until)

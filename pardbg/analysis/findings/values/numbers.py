@@ -78,15 +78,15 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     if gathered:
         first, what = gathered[0], f"input to {gathered[0].op}"
         culprits = tuple(sorted({one.rank for one in gathered}))
-    hidden = what == "loss" and any(
-        device(view.ranks[rank]) and view.visible(view.ranks[rank], "issue_p2p") for rank in losses
-    )
+    hidden = _hidden(view, first, losses if what == "loss" else ())
     names = sorted(
         (one for one in seen if one.what == "grad" and one.step in (step, step + 1)),
         key=lambda one: (one.step, one.rank not in culprits),
     )
     later = {one.step for one in begun if one.step > step}
     passed = _passed(view, max(later)) if later else False
+    if _undecided(view, first, begun):
+        return
     lasts = not passed and (bool(later) or (newest_ended(view) or 0) <= step + 1)
     if step == 0 and not later and not losses and not names:
         # torch's pipelining runs its stages once on memory nobody wrote to. A NaN of the training
@@ -96,8 +96,9 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     spoilt, whose = _spoilt(view, losses, step) if what == "loss" else ("", ())
     # Of a loss that is not finite no gradient is: the last parameter's says nothing.
     parameter = spoilt or (names[0].name if names and what != "loss" else "")
+    all_ranks = tuple(sorted({one.rank for one in begun}))
     yield Candidate(
-        kind="nan", ranks=tuple(sorted({one.rank for one in begun})),
+        kind="nan", ranks=culprits if hidden and culprits else all_ranks,
         culprits=() if hidden else culprits,
         where=parameter or None, t_ns=first.t_ns,
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
@@ -105,8 +106,30 @@ def nan_origin(view: View) -> Iterable[Candidate]:
                         tuple(sorted({step, *later})) if passed else (),
                         _senders_before(view, first, culprits),
                         not culprits and what == "loss" and _mixed(view, first.rank, step),
-                        whose),
+                        whose,
+                        not culprits and what == "loss"
+                        and not exchanged.looked_at_inputs(view, view.ranks, step - 1)),
     )  # fmt: skip
+
+
+def _hidden(view: View, first: _Seen, losses: Sequence[int]) -> bool:
+    """Return whether a rank that did not look at its inputs in that step may have made the first
+    value that is not finite: an earlier stage, or another one that brings it to the same op."""
+    if losses:
+        processes = (view.ranks[rank] for rank in losses)
+        sends = any(device(of) and view.visible(of, "issue_p2p") for of in processes)
+        return sends and not exchanged.looked_at_inputs(view, view.ranks, first.step)
+    return first.what == "op" and not exchanged.looked_at_inputs(view, view.ranks, first.step)
+
+
+def _undecided(view: View, first: _Seen, begun: Sequence[_Seen]) -> bool:
+    """Return whether an input on a device may pass without harm, as those do that a gradient scaler
+    skips: until the rank's next losses are known."""
+    if first.what != "op" or not device(view.ranks[first.rank]) or view.run_end is not None:
+        return False
+    _, own = _own_losses(view, view.ranks[first.rank])
+    waits = bool(own.any()) and all(one.what != "loss" for one in begun)
+    return waits and not _passed(view, max(one.step for one in begun))
 
 
 def _spoilt(view: View, ranks: Sequence[int], step: int) -> tuple[str, tuple[int, ...]]:

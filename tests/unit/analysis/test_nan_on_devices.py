@@ -1,0 +1,79 @@
+"""Findings about NaN on devices, on traces typed in by hand, steps of 100 ms."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg_agent import wire
+from tests.unit.analysis.test_findings_speed import found, one
+from tests.unit.analysis.test_findings_values import probe
+from tests.unit.facts import facts
+from tests.unit.trace_builder import Trace
+
+
+@pytest.mark.parametrize(("device", "every", "culprits"), [
+    ("cuda", 0, ()), ("cuda", 1, (1,)), ("cuda", 2, ()), ("cpu", 0, (1,)),
+])  # fmt: skip
+def test_which_stage_of_a_device_made_a_nan_is_not_known_unless_all_looked(
+    device: str, every: int, culprits: tuple[int, ...]
+) -> None:
+    """Rank 0 sends to rank 1, which computes the loss, NaN since step 5: on the host its input
+    would have been told, and on a device where stages looked at ``every`` so many steps."""
+    trace = Trace(2)
+    for proc in trace.ranks if every else ():
+        probe(proc, "inputs finite", 640, 6, a=5, b=every)
+    for proc in trace.ranks:
+        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device=device)
+    for step in range(8):
+        t = 100 * step
+        for proc in trace.ranks:
+            proc.p2p("world", 1 - (proc.rank or 0), proc.rank == 0, t + 1, t + 2, step=step)
+            proc.step(step, t, t + 90)
+        trace.ranks[1].seen_loss(t + 30, float("nan") if step > 4 else 1.0, step)
+    finding = one(trace, "nan")
+    assert (finding.culprits, facts(finding, "hidden", "step")) == (culprits, (not culprits, 5))
+
+
+def on_devices(num_steps: int, bad: int, losses: int = 99, looked: int = -1) -> Trace:
+    """Rank 1's sum is not finite in step ``bad``, nor are losses from step ``losses`` on; rank 0
+    looked at its own up to ``looked``."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device="cuda")
+    for step in range(num_steps):
+        t = 100 * step
+        for proc in trace.ranks:
+            proc.seen_loss(t + 30, float("nan") if step >= losses else 1.0, step)
+            seq = proc.collective("world", "all_reduce", t + 40, t + 50, step=step)
+            if step == bad and proc.rank == 1:
+                probe(proc, "nan", t + 40, step, group_id=proc.group("world"), seq=seq, a=0, b=-1)
+            elif step == losses and proc.rank == 0:
+                probe(proc, "inputs finite", t + 60, step, a=looked, b=1)
+            proc.step(step, t, t + 100)
+    return trace
+
+
+@pytest.mark.parametrize(("looked", "culprits"), [(5, (1,)), (4, ())])
+def test_a_sum_on_a_device_has_a_culprit_if_all_ranks_looked(
+    looked: int, culprits: tuple[int, ...]
+) -> None:
+    finding = one(on_devices(9, 5, 6, looked), "nan")
+    assert (finding.culprits, finding.severity) == (culprits, "error")
+    assert facts(finding, "step", "hidden") == (5, not culprits)
+
+
+def test_a_sum_on_a_device_is_no_trouble_before_losses_are() -> None:
+    """As where a gradient scaler skips the step: told as soon as two finite losses follow."""
+    assert not [of for of in found(on_devices(7, 5)) if of.kind == "nan"]
+    finding = one(on_devices(9, 5), "nan")
+    assert (finding.severity, facts(finding, "step", "lasts")) == ("info", (5, False))
+
+
+@pytest.mark.parametrize(("looked", "unseen"), [(5, False), (4, True)])
+def test_losses_of_all_devices_may_come_from_a_sum_that_was_not_seen(
+    looked: int, unseen: bool
+) -> None:
+    trace = on_devices(9, 99, 6, looked)
+    probe(trace.ranks[1], "inputs finite", 660, 6, a=5, b=1)
+    finding = one(trace, "nan")
+    assert facts(finding, "what", "everywhere", "unseen") == ("loss", True, unseen)
