@@ -10,18 +10,23 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 import numpy as np
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.times import device
 from pardbg.words import whole
 from pardbg_agent.wire import BEAT_NS, BLOCKED
 
 _LAST: Final = 512
 """Maximum number of samples looked at, per rank."""
+_NEWEST: Final = 4
+"""Number of phases, or ops, begun last of which one may still run on the device."""
 
 
 Call = Literal[
     "sleep", "lock", "child", "file lock", "lock file", "file", "socket", "pipe", "terminal",
-    "poll", "worker", "full pipe", "full terminal", "busy",
+    "poll", "worker", "full pipe", "full terminal", "busy", "device",
 ]  # fmt: skip
 _CALLS: Final = frozenset(get_args(Call))
+_OF_DEVICE: Final = ("lock", "poll", "busy")
+"""Calls in which a runtime waits for its device, as a copy to the host does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,19 @@ def counted(
     found: Counter[tuple[Blocking, str]] = Counter()
     for one in samples(view, rank, since_ns, head):
         if one.t_ns <= until_ns:
-            found[one.blocking, one.place] += one.looks
+            waits = one.blocking.call in _OF_DEVICE and _computes(view, rank, one.t_ns)
+            found[Blocking("device") if waits else one.blocking, one.place] += one.looks
     return found
+
+
+def _computes(view: View, rank: int, t_ns: int) -> bool:
+    """Return whether the rank's device computes then, by its own times, or is in an op."""
+    process, known = view.ranks[rank], False
+    for name in ("phase", "done") if device(process) and process.device_times.seen else ():
+        table, visible = view.rows(process, name)
+        begun = int(table.col("t0_ns")[:visible].searchsorted(t_ns, "right"))
+        known |= bool((table.col("t1_ns")[max(0, begun - _NEWEST) : begun] >= t_ns).any())
+    return known
 
 
 def _read(view: View, name: str) -> tuple[Blocking, str] | None:

@@ -76,7 +76,7 @@ ABSENCES: Final = (
 
 CALLS: Final[tuple[Call, ...]] = (
     "sleep", "lock", "child", "file", "socket", "pipe", "terminal", "poll", "full pipe",
-    "full terminal",
+    "full terminal", "device",
 )  # fmt: skip
 BLOCKED: Final = (
     *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),

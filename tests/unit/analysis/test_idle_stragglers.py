@@ -6,6 +6,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
+from pardbg.analysis.hangs.blocking_calls import Blocking, Call
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.analysis.test_findings_speed import (
@@ -107,6 +108,25 @@ def test_the_call_it_sleeps_in_is_named_without_steps_too() -> None:
                 lane=Lane.COUNTER, a=4)  # fmt: skip
     finding = one(trace, "straggler")
     assert (facts(finding, "cause"), finding.where) == ("blocked", "train.py:3")
+
+
+@pytest.mark.parametrize(("device", "at", "call"), [
+    ("cuda", 1070, "device"), ("cuda", 1010, "lock"), ("cpu", 1070, "lock"),
+])  # fmt: skip
+def test_who_waits_while_its_device_computes_waits_for_that(
+    device: str, at: float, call: Call
+) -> None:
+    """As in .item(). Rank 1's backward is at 1060-1080 there."""
+    trace = by_hand(30)
+    for proc in trace.ranks:
+        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device=device)
+        if device != "cpu":
+            proc.record(Kind.DEVICE, 0, 1, lane=Lane.USER)
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, at, at, proc.name("blocked\nlock\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=4)  # fmt: skip
+    finding = one(trace, "straggler")
+    assert facts(finding, "blocking") == Blocking(call)
 
 
 def test_rounds_in_which_all_are_alike_name_nobody() -> None:
