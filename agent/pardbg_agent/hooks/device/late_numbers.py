@@ -40,7 +40,7 @@ class LateNumbers:
     def read(self, numbers: Any, tell: Tell) -> None:
         """Have the agent's thread call ``tell`` with the values of a tensor of one dimension; never
         if too many are awaited."""
-        parts = numbers.split(_EACH)
+        parts = numbers.split(_EACH) if len(numbers) > _EACH else (numbers,)
         taken = [one for _ in parts if (one := self._pool.one()) is not None]
         if len(taken) == len(parts):
             copies = [
