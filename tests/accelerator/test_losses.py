@@ -114,3 +114,16 @@ def test_a_devices_inputs_are_looked_at_without_waiting(
         assert (finite, every) == (begins - 1, 1)
         sends.append(len([r for r in bad if r.flags & Flag.P2P]))
     assert sends == [1 if way == "native" else 2, 0]
+
+
+def test_a_frameworks_losses_on_a_device_are_read_late(
+    simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(3 + 5) / 2 of two microbatches; (8 + 5) / (2 + 3) of two sums and their tokens."""
+    monkeypatch.setenv("PARDBG_SIM", simulated)
+    job = Job("job", 1, ("tests.accelerator.programs.framework_losses",))
+    ended, rings = run_watched([job])["job"]
+    assert not any(ended.codes), ended.whole.err[-3000:]
+    assert json.loads(ended.out[0].splitlines()[-1]) == {"syncs": 0}
+    assert rings[0].defined("error") == []
+    assert [(r.step, r.a) for r in rings[0].of(Kind.METRIC, "loss")] == [(7, 4.0), (7, 2.6)]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks import seam
-from pardbg_agent.hooks.frameworks.seam import Given, What, action, hook_run, report_loss
+from pardbg_agent.hooks.frameworks.seam import Given, What, action, hook_run, report_losses
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import backward_loss, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions
@@ -104,5 +104,5 @@ def _backward(made: Actions, given: Given) -> What:
 def _log_loss(c: _core.Core, made: Actions) -> None:
     engine = made.of_run.of_framework
     total: Any = getattr(engine, "total_loss", None)
-    if backward_loss.is_plain_scalar(total):
-        report_loss(c, made, total.detach().item() / engine.micro_batches)
+    if backward_loss.is_one_number(total):
+        report_losses(c, made, [total], lambda values: values[0] / engine.micro_batches)

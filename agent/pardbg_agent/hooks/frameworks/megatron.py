@@ -12,10 +12,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from torch import Tensor
+
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks import seam
-from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_loss
+from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_losses
 from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.read_numbers import readable
 from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 
@@ -114,20 +117,26 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
     reported = made.of_run.of_framework or ()
     firsts = [next(iter(each.values())) for each in reported if isinstance(each, dict) and each]
     values = [_numbers(first) for first in firsts]
-    if not values or not all(values):
-        return
-    if all(len(value) == 2 for value in values):
-        total = sum(value[1] for value in values)
-        report_loss(c, made, sum(value[0] for value in values) / max(total, 1e-30))
-    elif all(len(value) == 1 for value in values):
-        report_loss(c, made, sum(value[0] for value in values) / len(values))
+    numbers = [number for value in values for number in value]
+    sizes = {len(value) for value in values}
+
+    def loss_of(read: list[float]) -> float:
+        on_device = iter(read)
+        known = [next(on_device) if isinstance(one, Tensor) else one for one in numbers]
+        return sum(known) / len(known) if sizes == {1} else (
+            sum(known[::2]) / max(sum(known[1::2]), 1e-30))  # fmt: skip
+
+    if sizes in ({1}, {2}):
+        report_losses(c, made, [one for one in numbers if isinstance(one, Tensor)], loss_of)
 
 
-def _numbers(value: Any) -> list[float]:
+def _numbers(value: Any) -> list[Any]:
+    """Return the numbers in a value; those on a device as tensors."""
     if isinstance(value, (int, float)):
         return [float(value)]
     if isinstance(value, (tuple, list)):
         return [number for each in value for number in _numbers(each)]
-    if getattr(value, "is_cpu", False) and value.numel() <= 2:
-        return [float(number) for number in value.detach().flatten().tolist()]
-    return []
+    if type(value) is not Tensor or value.numel() > 2 or not readable(value):
+        return []
+    flat = value.detach().flatten()
+    return flat.tolist() if value.is_cpu else list(flat.unbind())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.patching import Patches, around
+from pardbg_agent.hooks.tensors import unseen
 from pardbg_agent.hooks.training import backward_loss, pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
 from pardbg_agent.schedule_orders import Plan, by_rank
@@ -26,8 +28,8 @@ class Run:
     stage: int
     """Stage of this rank in the pipeline's group."""
     num_ranks: int
-    losses: list[float] = field(default_factory=list)
-    """Losses of the last stage's microbatches."""
+    losses: list[Any] = field(default_factory=list)
+    """Losses of the last stage's microbatches, as tensors."""
     of_framework: Any = None
     """Object of the framework: an engine, or the node that runs."""
 
@@ -62,21 +64,22 @@ def plan_on(
 
 
 def keep_loss(made: Actions, loss: Any) -> None:
-    """Keep the loss that backward begins from, if it is one number on the host."""
-    if made.of_run is not None and backward_loss.is_plain_scalar(loss):
-        made.of_run.losses.append(loss.detach().item())
+    """Keep the loss that backward begins from, if it is one number."""
+    if made.of_run is not None and backward_loss.is_one_number(loss):
+        with unseen():
+            made.of_run.losses.append(loss.detach().clone())
 
 
 def report_sum(c: _core.Core, made: Actions) -> None:
     """Report the loss of a run whose microbatches' losses were divided by their number."""
     if made.of_run.losses:
-        report_loss(c, made, sum(made.of_run.losses))
+        report_losses(c, made, made.of_run.losses, sum)
 
 
 def report_mean(c: _core.Core, made: Actions) -> None:
     """Report the loss of a run whose microbatches' losses were not divided."""
     if made.of_run.losses:
-        report_loss(c, made, sum(made.of_run.losses) / len(made.of_run.losses))
+        report_losses(c, made, made.of_run.losses, fmean)
 
 
 def names_of(function: Any) -> Callable[[tuple[Any, ...], Given], Given]:
@@ -130,10 +133,12 @@ def hook_run(
     patches.around(owner, name, hook, before, after)
 
 
-def report_loss(c: _core.Core, made: Actions, loss: float) -> None:
+def report_losses(
+    c: _core.Core, made: Actions, losses: Sequence[Any], loss_of: Callable[[list[float]], float]
+) -> None:  # fmt: skip
     """Report the loss of a run that ended, for the step in which it began: an optimizer inside the
     run may have ended that step."""
-    backward_loss.log_loss(c, loss, made.run_step)
+    backward_loss.log_losses(c, losses, made.run_step, loss_of)
 
 
 def action(

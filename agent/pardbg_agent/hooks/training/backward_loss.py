@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -76,11 +76,6 @@ def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -
             local().unscaled = outputs.detach(), batch_loss.share_of(outputs)
 
 
-def is_plain_scalar(tensor: Any) -> bool:
-    """Return whether a tensor is one number in host memory, which can be read without waiting."""
-    return is_one_number(tensor) and tensor.is_cpu
-
-
 def is_one_number(tensor: Any) -> bool:
     """Return whether a tensor is one number that ``read_numbers`` may read."""
     plain = type(tensor) is torch.Tensor and tensor.numel() == 1 and not tensor.is_complex()
@@ -96,12 +91,15 @@ def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
         _write_loss(c, value, number, now_ns(), int(reported is not None))
 
 
-def log_losses(c: _core.Core, losses: Sequence[Any], number: int) -> None:
-    """Log the sum of a schedule's losses divided by ``number``, as ``log_loss`` does."""
-    step, t, on_host = c.step, now_ns(), losses[0].is_cpu
+def log_losses(
+    c: _core.Core, losses: Sequence[Any], step: int, loss_of: Callable[[list[float]], float]
+) -> None:  # fmt: skip
+    """Log what ``loss_of`` makes of the losses of a schedule that began in ``step``, as
+    ``log_loss`` does."""
+    t, on_host = now_ns(), all(loss.is_cpu for loss in losses)
 
     def told(values: list[float]) -> None:
-        loss = sum(values) / number
+        loss = loss_of(values)
         _write_loss(c, loss, step, t, 1)
         not_finite.loss(c, loss)
         if not on_host and not math.isfinite(loss):

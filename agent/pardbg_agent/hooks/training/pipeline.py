@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from statistics import fmean
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
@@ -215,7 +216,7 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
         return
     scaled = getattr(schedule, "scale_grads", True)
     if scaled or stages_of(schedule)[0].group.size() >= c.identity.world_size:
-        backward_loss.log_losses(c, losses, len(losses) if scaled else 1)
+        backward_loss.log_losses(c, losses, c.step, fmean if scaled else sum)
 
 
 # -- a schedule's plan as text, from torch's own tables
