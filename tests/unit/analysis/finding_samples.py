@@ -395,6 +395,7 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("input to send to r1", 5, "", (), False, False), (0,), (0,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, mixed=True), (0, 1)),
+        one("nan", state.NotFinite("loss", 0, "", (), True, True, mixed=True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), False, False, False, (5, 9)), (1,), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, True), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, unseen=True), (0, 1)),

@@ -7,8 +7,10 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.kinds.value_kinds import NotFinite
 from pardbg.analysis.findings.memory import growth
 from pardbg.analysis.findings.values.replicas import updates
+from pardbg.analysis.findings.wording import word
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import MIB, found, one, sync
@@ -291,14 +293,17 @@ def test_an_expert_may_have_made_the_nan_of_another_ranks_loss(
     assert (finding.culprits, facts(finding, "before")) == ((1,), before)
 
 
-def test_nan_everywhere_at_once_names_nobody() -> None:
+@pytest.mark.parametrize(("since", "tries"), [(4, "try everywhere"), (0, "try first")])
+def test_nan_everywhere_at_once_names_nobody(since: int, tries: str) -> None:
+    """In the first step no learning rate was too high: parameters begin so."""
     trace = Trace(2)
     for step in range(8):
         for proc in trace.ranks:
-            proc.metric("loss", 100 * step + 30, float("inf") if step > 3 else 1.0, step)
+            proc.metric("loss", 100 * step + 30, float("inf") if step >= since else 1.0, step)
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
     assert finding.culprits == () and facts(finding, "everywhere")
+    assert finding.advice == word(NotFinite, tries)
 
 
 def test_an_overflow_that_passes_is_worth_a_note() -> None:

@@ -86,8 +86,10 @@ class NotFinite(Facts):
 
     def advice(self) -> str:
         cases = {
-            "hidden": self.hidden or self.before, "spoilt": self.spoilt, "mixed": self.mixed,
-            "unseen": self.unseen, "everywhere": self.everywhere,
+            "hidden": self.hidden or self.before,
+            "first": not self.step and (self.spoilt or self.everywhere),
+            "spoilt": self.spoilt, "mixed": self.mixed, "unseen": self.unseen,
+            "everywhere": self.everywhere,
         }  # fmt: skip
         return self.tries(next((case for case, holds in cases.items() if holds), "rank"))
 
