@@ -69,7 +69,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "clips-fsdp": (("unequal-settings",), SLOW), "scale-differs-ddp": (("unequal-scale",), SLOW),
     "scale-differs": (("unequal-scale",), SLOW), "eval-by-hand": (("unequal-mode",), SLOW),
     "no-step-fsdp": (("step-drift",), SLOW), "less-equal": (("step-drift",), SLOW),
-    "once-less-equal": (("step-drift",), SLOW),
+    "once-less-equal": (("step-drift",), SLOW), "skips-ring": (("step-drift",), SLOW),
     "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
     "skips-late-by-hand": (("skipped-batch",), SLOW),
     "zeros-ddp": (("no-gradient",), SLOW), "zeros-by-hand": (("no-gradient",), SLOW),
@@ -100,7 +100,7 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
              "scale-differs", "eval-by-hand", "zeros-ddp", "zeros-by-hand", "dropout-ddp",
              "loss-ddp", "clips-own-fsdp", "rate-zero", "frozen-ddp",
-             "leaves-out-fsdp", "leaves-out-two-fsdp")  # fmt: skip
+             "leaves-out-fsdp", "leaves-out-two-fsdp", "skips-ring")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -121,6 +121,7 @@ FINE = (
     "fine-leaves-out-fsdp",
     "fine-two-fsdp",
     "fine-clips-pipeline",
+    "fine-ring",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline", "clips-pipeline", "fine-clips-pipeline")

@@ -337,6 +337,31 @@ def equal(what: str, mine: bool, since: int) -> None:
         number += 1
 
 
+def ring(mine: bool, since: int) -> None:
+    """Gradients go around a ring and are added up; a rank leaves one receive out, so that its
+    buffer stays as it was. Nobody waits for the last message of the rank before it."""
+    torch.manual_seed(0)
+    rank, size, sent = dist.get_rank(), dist.get_world_size(), []
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(100 + rank)
+    for number in range(STEPS):
+        time.sleep(0.02)
+        x = torch.randn(16, 64, generator=data)
+        optimizer.zero_grad()
+        (model(x) - x[:, :8]).pow(2).mean().backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        own = total = nn.utils.parameters_to_vector(grads) / size
+        for hop in range(size - 1):
+            got = torch.zeros_like(own)
+            sent.append((dist.isend(own, (rank + 1) % size), own))
+            if not mine or number != since or hop:
+                dist.recv(got, (rank - 1) % size)
+            own, total = got, total + got
+        nn.utils.vector_to_parameters(total, grads)
+        optimizer.step()
+
+
 def epochs(what: str) -> None:
     """A shuffled part of the samples for each rank, in another order each time where the sampler is
     told so; and an evaluation after each, in the same order."""
@@ -406,6 +431,8 @@ def main() -> None:
         fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("less-equal"):
         equal(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
+    elif sys.argv[1].endswith("ring"):
+        ring(sys.argv[1] != "fine-ring" and int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1] in ("same-order", "fine-epochs"):
         epochs(sys.argv[1])
     elif sys.argv[1].endswith("join"):

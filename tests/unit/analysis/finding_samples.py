@@ -454,6 +454,8 @@ def _state() -> list[Candidate]:
           for how, numbers in (("rate", ((0, 4), (1, 3), (2, 4))),
                                ("skips", ((0, 40), (1, 36), (2, 40))),
                                ("once", ((0, 4), (1, 3), (2, 4))))),
+        one("step-drift", state.StepDrift(Label("dp"), "messages", ((0, 4), (1, 3)), 12), (0, 1),
+            (1,)),
         one("step-drift", state.StepDrift(Label("dp"), "rate", ((0, 4), (1, 3)), 0), (0, 1)),
         one("stale-parameters", state.StaleParameters(4096), (0, 1, 2)),
         one("late-average", state.LateAverage(), (0, 1, 2)),

@@ -241,3 +241,47 @@ def test_many_live_ranks_are_looked_at_once_in_a_while(monkeypatch: pytest.Monke
         view.t_ns, view.live = begin + later * 1_000_000_000, live
         list(step_drift(view))
     assert [(t - begin) // 1_000_000_000 for t in looks] == [0, 20, 20, 20]
+
+
+def passing(sent: Sequence[int], received: Sequence[int], peer: int = 0, lost: int = 0) -> View:
+    """Rank 0 sends that many messages per step to rank 1, which receives that many from ``peer``.
+    ``lost``: records of rank 1 that were lost."""
+    trace = Trace(2)
+    for proc, numbers in zip(trace.ranks, (sent, received), strict=True):
+        t = 0.0
+        for step, number in enumerate(numbers):
+            for _ in range(number):
+                to = peer if proc.rank else 1
+                proc.p2p("world", to, not proc.rank, t + 0.5, t + 0.6, step=step)
+                t += 1
+            proc.step(step, t, t + 0.5)
+            t += 1
+    trace.ranks[1].flush(lost)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+TWICE = [2] * 24
+LESS = [*[2] * 11, 1, *[2] * 12]
+
+
+@pytest.mark.parametrize(("sent", "received", "found"), [
+    (TWICE, LESS, [((1,), "messages", ((0, 2), (1, 1)), 11)]),
+    (LESS, TWICE, [((0,), "messages", ((0, 1), (1, 2)), 11)]),
+    (TWICE, TWICE, []),
+    (LESS, LESS, []),  # one hop less on both sides
+    (TWICE, [*[2] * 11, 1, 3, *[2] * 11], []),  # received in the step after
+    (TWICE, [1, *[2] * 23], []),  # one step behind since the start, as an asynchronous pipeline
+    ([*[2] * 20, 1, 2, 2], [2] * 23, []),  # too new
+    ([1, 2] * 12, [*[1, 2] * 6, 1, 1, *[1, 2] * 5], []),  # no number of messages is usual
+])  # fmt: skip
+def test_a_message_that_one_side_leaves_out(
+    sent: list[int], received: list[int], found: list[object]
+) -> None:
+    assert drifts(passing(sent, received)) == found
+
+
+def test_messages_that_may_be_missing_are_not_counted() -> None:
+    """Records were lost, or the receives are from any rank."""
+    assert not drifts(passing(TWICE, LESS, lost=1))
+    assert not drifts(passing(TWICE, LESS, peer=-1))

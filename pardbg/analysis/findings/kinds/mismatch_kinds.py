@@ -104,8 +104,8 @@ class Mismatch(_Disagreement):
 
     def advice(self) -> str:
         lines = {where for _, where in self.places}
-        if self.verdict == "size mismatch" and len(lines) > 1 and not self.call:
-            return self.tries("size mismatch of two calls")
+        if self.verdict in ("op mismatch", "size mismatch") and len(lines) > 1 and not self.call:
+            return self.tries("two calls")
         address = self.verdict == "address mismatch"
         return self.tries("call" if self.call and not address else self.verdict)
 

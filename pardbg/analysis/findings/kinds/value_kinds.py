@@ -399,19 +399,19 @@ class StepOrder(Facts):
         )
 
 
-Drift = Literal["rate", "skips", "once"]
+Drift = Literal["rate", "skips", "once", "messages"]
 
 
 @dataclass(frozen=True, slots=True)
 class StepDrift(Facts):
-    """Ranks are in unlike steps at one reduction of a group."""
+    """Ranks are in unlike steps at one reduction of a group, or at one message."""
 
     group: Label
     how: Drift
     """Kind of drift: ``rate``, unlike numbers of reductions in each step; ``once``, in one step;
-    ``skips``, a rank leaves out steps of its optimizer."""
+    ``skips``, a rank leaves out steps of its optimizer; ``messages``, as ``once``."""
     numbers: tuple[tuple[int, int], ...]
-    """(rank, reductions in a step, or steps over the same reductions)"""
+    """(rank, reductions or messages in a step, or steps over the same reductions)"""
     step: int
     """First step that drifted, of a culprit if there is one."""
 

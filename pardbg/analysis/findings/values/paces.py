@@ -13,7 +13,7 @@ from pardbg.analysis.base.rank_columns import MANY
 from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.comm.matching import collectives, odd_ones
 from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.comm.ops import group_label
+from pardbg.analysis.comm.ops import group_label, is_unrecorded
 from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
 from pardbg.analysis.findings.kinds.value_kinds import (
     Drift,
@@ -25,6 +25,7 @@ from pardbg.analysis.findings.values.exchanged import PHASES_BACK, SMALL_BYTES, 
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array
+from pardbg_agent import wire
 
 _IN_A_ROW: Final = 8
 """Number of consecutive ops on one side of a step that make an order."""
@@ -37,6 +38,7 @@ _STEPS: Final = 8
 _ROWS_BACK: Final = 1 << 14
 SELDOM_NS: Final = 20_000_000_000
 """Time of the run between two looks at many live ranks, in ns."""
+_SEND: Final = int(wire.Flag.SEND)
 _REDUCE: Final = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -175,6 +177,7 @@ def _drifts(view: View) -> Iterator[Candidate]:
         common = {rank: pace.between(low, high) for rank, pace in of.items()}
         if len({pace.ends.tobytes() for pace in common.values()}) > 1:
             yield from _apart(view, group, common)
+    yield from _messages_apart(view)
 
 
 def _paces(view: View, process: Process) -> Iterator[tuple[GroupDef, _Pace]]:
@@ -198,6 +201,67 @@ def _paces(view: View, process: Process) -> Iterator[tuple[GroupDef, _Pace]]:
 
 _Found = tuple[Drift, tuple[int, ...], Mapping[int, int], int]
 """(kind of drift, culprits, rank -> number, step)"""
+
+
+Edge = tuple[int, str, int, int, int]
+"""(epoch, group key, src, dst, tag)"""
+
+
+def _messages_apart(view: View) -> Iterator[Candidate]:
+    """Find a message that one side left out in one step, while before and since then both sides
+    issue as many per step: each message since then is received in place of a later one."""
+    sides: dict[Edge, dict[bool, tuple[int, Array]]] = defaultdict(dict)
+    for rank, process in view.having("issue_p2p"):
+        if not process.lost(view.t_ns) and not is_unrecorded(process, 0, view.t_ns):
+            for edge, sends, begin, counts in _by_step(view, rank, process):
+                sides[edge][sends] = begin, counts
+    for (_, key, src, dst, _), both in sides.items():
+        begin = max(first for first, _ in both.values())
+        steps = {sends: counts[begin - first :] for sends, (first, counts) in both.items()}
+        at = _differs_once(steps[True], steps[False]) if len(steps) == 2 else None
+        if at is not None:
+            sent, received = int(steps[True][at]), int(steps[False][at])
+            odd = dst if sent == steps[True][at - 1] else src
+            group = next(of for of in view.ranks[odd].groups.values() if of.key == key)
+            yield Candidate(
+                kind="step-drift", ranks=(src, dst), culprits=(odd,), t_ns=last_step_end(view),
+                group=group.name,
+                facts=StepDrift(Label(group_label(view, group)), "messages",
+                                ((src, sent), (dst, received)), begin + at),
+            )  # fmt: skip
+
+
+def _differs_once(sent: Array, received: Array) -> int | None:
+    """Return the only step with unlike numbers of messages, if as many are usual around it."""
+    at = _differs_at(sent, received)
+    if at is None or at < _STEPS:
+        return None
+    near = np.stack([of[at - _STEPS : at + _STEPS + 1] for of in (sent, received)])
+    return at if np.count_nonzero(near != near[0, 0]) == 1 else None
+
+
+def _by_step(view: View, rank: int, process: Process) -> Iterator[tuple[Edge, bool, int, Array]]:
+    """Yield (edge, whether the rank sends, first step, number of messages in each step but the
+    first and the newest) of the recent messages; not of receives from any rank."""
+    table, visible = view.rows(process, "issue_p2p")
+    part = slice(max(0, visible - _ROWS_BACK), visible)
+    steps = table.col("step")[part].astype(np.int64)
+    if not visible or (num := int(np.ptp(steps)) - 1) < 2 * _STEPS:
+        return
+    begin = int(steps.min()) + 1
+    columns = [table.col(of)[part].astype(np.int64) for of in ("group_id", "name_id", "peer")]
+    columns.append((table.col("flags")[part] & _SEND).astype(np.int64))
+    keys, of_key = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    found: dict[tuple[Edge, bool], Array] = {}
+    for which, (group_id, op_id, peer, sends) in enumerate(keys.T.tolist()):
+        group, op = process.groups.get(group_id), process.ops.get(op_id)
+        if group is not None and op is not None and peer >= 0:
+            ends = (rank, peer) if sends else (peer, rank)
+            edge = (group.epoch, group.key, *ends, op.tag), bool(sends)
+            at = steps[of_key.ravel() == which] - begin
+            counts = np.bincount(at[(at >= 0) & (at < num)], minlength=num)
+            found[edge] = found.get(edge, np.zeros(num, np.int64)) + counts
+    yield from ((edge, sends, begin, counts) for (edge, sends), counts in found.items())
 
 
 def _apart(view: View, group: GroupDef, paces: Mapping[int, _Pace]) -> Iterator[Candidate]:
