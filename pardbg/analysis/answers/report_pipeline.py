@@ -338,7 +338,10 @@ def by_edge(rows: Iterable[P2PRow]) -> list[Messages]:
     found: dict[tuple[int, int], list[P2PRow]] = defaultdict(list)
     for row in rows:
         found[row.src, row.dst].append(row)
-    return [_messages((str(a), str(b)), ops) for (a, b), ops in sorted(found.items())]
+    return [
+        _messages((str(a), str(b)), ops, wait=_middle(op.waited_ns for op in ops))
+        for (a, b), ops in sorted(found.items())
+    ]
 
 
 def _messages(

@@ -145,7 +145,7 @@ def _p2p(report: Report) -> str:
     found = by_edge(report.p2p)
     if not found:
         return ""
-    heads = ("edge", "number", "bytes", "in all", "transfer")
+    heads = ("edge", "number", "bytes", "in all", "wait", "transfer")
     rows = edge_rows(found[:MAX_ROWS])
     body = table(heads, rows, left=1) + more(found, MAX_ROWS)
     return section("Point to point", body, "medians")

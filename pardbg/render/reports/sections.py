@@ -109,11 +109,12 @@ def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:
 
 
 def edge_rows(edges: Sequence[Messages]) -> list[tuple[str, ...]]:
-    """Return edge, number, bytes, total bytes, transfer (medians) per row."""
+    """Return edge, number, bytes, total bytes, the receiver's wait for the sender, transfer
+    (medians) per row."""
     return [
         (
             " → ".join(row.name), count(row.number), size(row.bytes), size(row.total_bytes),
-            duration(row.transfer_ns),
+            duration(row.wait_ns), duration(row.transfer_ns),
         )
         for row in edges
     ]  # fmt: skip

@@ -274,7 +274,7 @@ def _p2p(report: Report) -> list[str]:
     found = by_edge(report.p2p)
     if not found:
         return []
-    heads = ("edge", "number", "bytes", "in all", "transfer")
+    heads = ("edge", "number", "bytes", "in all", "wait", "transfer")
     lines = table([heads, *edge_rows(found[:MAX_RANKS])], (0,), WIDTH) + _more(found, "edge")
     lines.append(_verdicts(report.p2p))
     return _titled("Point to point (medians)", lines)

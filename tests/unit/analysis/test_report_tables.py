@@ -13,6 +13,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
+from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.speed.windows import phases_in, window
 from pardbg.render.reports.html import page
 from pardbg.render.reports.sections import overlap_lines, phase_shares
@@ -113,6 +114,18 @@ def test_bandwidth_by_size_class() -> None:
     assert (small.up_to_bytes, small.number, small.transfer_ns) == (1024, 17, 10 * MS)
     assert (large.up_to_bytes, large.number, large.transfer_ns) == (4096, 17, 40 * MS)
     assert large.busbw_gbps == 4000 / (40 * MS)
+
+
+def test_a_receiver_waits_for_the_late_sender() -> None:
+    """Rank 0 is ready at 10 and 50; rank 1's messages leave at 5 and 45, rank 2's at 40 and 80."""
+    trace = Trace(3)
+    for at in (0, 40):
+        for rank, sent in ((1, 5), (2, 40)):
+            trace.ranks[rank].p2p("world", 0, True, at + sent, at + sent + 1)
+            trace.ranks[0].p2p("world", rank, False, at + 10, at + max(sent, 10) + 1)
+    rows = p2p_rows(View(trace.store(), None))
+    waits = {of.name: of.wait_ns for of in report_pipeline.by_edge(rows)}
+    assert waits == {("1", "0"): 0, ("2", "0"): 30 * MS}
 
 
 def test_stage_times_and_the_whole_report() -> None:
