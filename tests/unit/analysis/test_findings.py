@@ -7,7 +7,9 @@ import pytest
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.findings.finding import Finding, Label
 from pardbg.analysis.findings.kinds.absence import Absence
+from pardbg.analysis.findings.kinds.mismatch_kinds import Mismatch
 from pardbg.analysis.findings.kinds.stall_kinds import Waiting
+from pardbg.analysis.findings.wording import word
 from pardbg_agent import wire
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
@@ -185,6 +187,16 @@ def test_the_place_of_an_op_that_is_the_ranks_first_of_its_kind(
     assert (finding.kind, finding.culprits, finding.where) == ("op-mismatch", (1,), where)
     first = ((1, "train.py:7 in step"),) if like_it_before else ()
     assert facts(finding, "first_places") == first
+
+
+@pytest.mark.parametrize(("line", "tries"), [(9, "try two calls"), (7, "try op mismatch")])
+def test_ops_of_two_lines_are_a_call_too_many_or_too_few(line: int, tries: str) -> None:
+    trace = Trace(3)
+    for proc in trace.ranks:
+        op, at = ("broadcast", 7) if proc.rank == 1 else ("barrier", line)
+        proc.op(op, root=0, at=["/home/me/train.py", at, "step"])
+        proc.collective("world", op, 1, None, reduce="", root=0)
+    assert error(trace).advice == word(Mismatch, tries)
 
 
 @pytest.mark.parametrize(
