@@ -42,6 +42,17 @@ def test_a_wait_that_began_after_the_first_failure_lasted_until_the_job_was_told
     assert facts(said(trace)["stuck-op"], "waited_ns") == ns(70_050) - ns(1100)
 
 
+def test_ranks_that_outlive_their_launcher_hung_until_it_was_told_to_end() -> None:
+    """Rank 0 has waited for rank 1 since 1 ms. At 8 s Ctrl-C ends the launcher, and no rank."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].phase("forward", 0, 1)
+    trace.flush()
+    stall(trace, 4000, r0=WAITING, r1=FRAMES)
+    trace.define(wire.DefKind.END, proc=None, t_ns=ns(8800), code=130, told=[[ns(8000), 2]])
+    assert said(trace)["missing-rank"].culprits == (1,)
+
+
 def test_a_rank_that_leaves_when_told_to_end_is_where_it_was_before() -> None:
     """Rank 0 has waited for rank 1 since 1 ms. At 8 s the job gets SIGTERM: rank 1 leaves without
     an exit code, and only then is rank 0 killed."""

@@ -59,16 +59,15 @@ LATE_NS: Final = 4_000_000_000
 
 def moments(view: View) -> Iterator[tuple[View, int | None]]:
     """Yield (view, when the hang was over) for moments at which to look for hangs: the cursor and,
-    if the job fell apart, just before that. The first one with a hang counts."""
+    if the job fell apart or was ended, just before that. The first one with a hang counts."""
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
     bad = exits.bad_ends(view)
-    if bad:
-        # ranks may clean up for seconds, or leave without a trace
-        asked = exits.termination(view, bad)
-        over = {bad[0].t_ns} | ({asked.t_ns} if asked is not None else set())
-        yield from ((View(view.store, t_ns - BEFORE_NS), t_ns) for t_ns in sorted(over))
+    # ranks may clean up for seconds, leave without a trace, or outlive their launcher
+    asked = exits.termination(view, bad)
+    over = {one.t_ns for one in (*bad[:1], asked) if one is not None}
+    yield from ((View(view.store, t_ns - BEFORE_NS), t_ns) for t_ns in sorted(over))
     if ended is None:
         yield view, None
 
