@@ -79,7 +79,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "clips-pipeline": (("unequal-settings",), SLOW),
     "frozen-ddp": (("unequal-settings",), SLOW), "leaves-out": (("replica-divergence",), SLOW),
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
-    "leaves-out-fsdp": (("unequal-settings",), SLOW),
+    "leaves-out-fsdp": (("unequal-settings",), SLOW), "same-data-in-step": (("same-data",), SLOW),
     "leaves-out-two-fsdp": (("unequal-settings",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""

@@ -36,7 +36,7 @@ BY_DDP = (
 )
 
 
-IN_STEP = ("accumulates-less-in-step", "fine-accumulates-in-step")
+IN_STEP = ("accumulates-less-in-step", "fine-accumulates-in-step", "same-data-in-step")
 
 
 class Scattering(torch.optim.SGD):

@@ -20,6 +20,7 @@ from pardbg.analysis.findings.kinds.data_kinds import (
     SkippedBatch,
 )
 from pardbg.analysis.findings.values import exchanged
+from pardbg.analysis.findings.values.checksums import averaging_in_step
 from pardbg.store.process import Process
 
 _ALIKE: Final = 20
@@ -55,7 +56,7 @@ def same_data(view: View) -> Iterable[Candidate]:
         if len(ranks) < 2 or process.model is None:
             continue
         averaged = (group.ranks for group, _ in exchanged.averages_on(view, process))
-        for together in dict.fromkeys((*averaged, *exchanged.sharding(view))):
+        for together in dict.fromkeys((*averaged, *_stepping_alike(view))):
             same = ranks.intersection(together)
             if len(same) > 1 and _alike_alone(view, process, same, last):
                 yield Candidate(
@@ -68,7 +69,7 @@ def same_targets(view: View) -> Iterable[Candidate]:
     """Find ranks that average their gradients, or shard one model, and compared what they computed
     with the same targets, other ones at each of the last looks, though their losses differ: each
     has noise of its own (dropout). Not where they may share what they computed before backward."""
-    for together in dict.fromkeys((*exchanged.averaging(view), *exchanged.sharding(view))):
+    for together in dict.fromkeys((*exchanged.averaging(view), *_stepping_alike(view))):
         told = {rank: exchanged.targets(view, view.ranks[rank]) for rank in together}
         steps = sorted(set.intersection(*map(set, told.values())))[-_TARGETS:]
         alike: dict[tuple[int, ...], set[int]] = defaultdict(set)
@@ -93,7 +94,7 @@ def same_parts(view: View) -> Iterable[Candidate]:
     newest = {rank: part for rank, part in told.items() if part is not None}
     if len({*newest.values()}) == len(newest):  # the usual case
         return
-    for together in dict.fromkeys((*exchanged.averaging(view), *exchanged.sharding(view))):
+    for together in dict.fromkeys((*exchanged.averaging(view), *_stepping_alike(view))):
         alike: dict[tuple[int, int], set[int]] = defaultdict(set)
         for rank in newest.keys() & {*together}:
             alike[newest[rank]].add(rank)
@@ -121,6 +122,12 @@ def same_orders(view: View) -> Iterable[Candidate]:
             kind="same-order", ranks=ranks, t_ns=last_step_end(view),
             culprits=ranks if len(ranks) < len(view.ranks) else (), facts=SameOrder(epoch, times),
         )  # fmt: skip
+
+
+def _stepping_alike(view: View) -> Iterable[tuple[int, ...]]:
+    """Return ranks that take the same step together but do not average gradients before it: they
+    shard one model, or average within it."""
+    return chain(exchanged.sharding(view), averaging_in_step(view))
 
 
 def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:

@@ -78,8 +78,13 @@ def equal(view: View, ranks: Sequence[int]) -> bool:
     )  # fmt: skip
 
 
-def scattering(view: View) -> Iterable[tuple[int, ...]]:
+def scattering(view: View) -> list[tuple[int, ...]]:
     """Return all ranks if each scatters sums and gathers: within its optimizer's step, perhaps."""
     own = [{op.op for op in process.ops.values()} for process in view.ranks.values()]
     whole = len(own) > 1 and all({"reduce_scatter", "all_gather"} <= ops for ops in own)
     return [tuple(sorted(view.ranks))] if whole else []
+
+
+def averaging_in_step(view: View) -> list[tuple[int, ...]]:
+    """Return the ranks that average within their optimizer's step: their parameters stay equal."""
+    return [ranks for ranks in scattering(view) if equal(view, ranks)]

@@ -17,7 +17,7 @@ from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.values import exchanged
-from pardbg.analysis.findings.values.checksums import equal, scattering
+from pardbg.analysis.findings.values.checksums import averaging_in_step
 from pardbg.store.process import Process
 from pardbg.words import message
 from pardbg_agent import wire
@@ -378,8 +378,7 @@ def unequal_accumulation(view: View) -> Iterable[Candidate]:
     """Find ranks that average gradients of unlike numbers of backwards, constant on each rank in
     all recent steps; a varying number comes from varying batches. An optimizer may average within
     its step: all parameters stay equal."""
-    in_step = (ranks for ranks in scattering(view) if equal(view, ranks))
-    for ranks in dict.fromkeys((*exchanged.averaging(view), *in_step)):
+    for ranks in dict.fromkeys((*exchanged.averaging(view), *averaging_in_step(view))):
         counts = {rank: _backwards_by_step(view, view.ranks[rank]) for rank in ranks}
         steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-exchanged.SHIFTED :]
         numbers = {rank: {of[step] for step in steps} for rank, of in counts.items()}
