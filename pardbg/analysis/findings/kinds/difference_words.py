@@ -90,10 +90,13 @@ def settings_text(
     if rates:
         return f" Their learning rates differ: {sides_text(rates)}."
     if len(others) == len(ranks):
-        return " Their optimizers differ in weight decay, momentum, clipping or another number."
+        return (
+            " Their optimizers differ in another group's learning rate, in weight decay, momentum, "
+            "clipping or another number."
+        )
     if others:
         return (
             f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "
-            f"(weight decay, momentum, clipping of gradients) than the others'."
+            f"(weight decay, momentum, clipping, another group's learning rate) than the others'."
         )
     return ""

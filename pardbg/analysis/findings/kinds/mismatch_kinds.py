@@ -103,8 +103,7 @@ class Mismatch(_Disagreement):
         return text
 
     def advice(self) -> str:
-        firsts = self.first_places if self.verdict == "op mismatch" else ()
-        lines = {where for _, where in (*self.places, *firsts)}
+        lines = {where for _, where in (*self.places, *self.first_places)}
         if self.verdict in ("op mismatch", "size mismatch") and len(lines) > 1 and not self.call:
             return self.tries("two calls")
         address = self.verdict == "address mismatch"
