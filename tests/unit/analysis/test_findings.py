@@ -221,6 +221,26 @@ def test_where_ops_differ_in_size_the_first_ones_line_is_told_of_its_size_alone(
     assert facts(finding, "first_places") == tuple((r, "train.py:10 in big") for r in known)
 
 
+@pytest.mark.parametrize(("every", "culprits"), [(10, ()), (20, (0,))])
+def test_a_rank_that_does_what_it_did_now_and_then_is_not_named(
+    every: int, culprits: tuple[int, ...]
+) -> None:
+    """A sum in some steps, before the average of each: in step 20 rank 0 alone sums."""
+    trace = Trace(2)
+    for step in range(21):
+        for proc in trace.ranks:
+            t = 10.0 * step
+            if step and step % every == 0 and (step < 20 or proc.rank == 0):
+                proc.collective("world", "all_reduce", t, None if step == 20 else t + 1, step=step)
+                if step == 20:
+                    continue
+            last = step == 20
+            proc.collective("world", "all_gather", t + 2, None if last else t + 3, step=step)
+            if not last:
+                proc.step(step, t, t + 5)
+    assert error(trace).culprits == culprits
+
+
 def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() -> None:
     """Steps 1 to 3 are whole ones to compare with; step 0 may be cut."""
     finding = error(two_that_disagree(0, 0, 0, 0, 0, op="all_reduce", reduce="sum", root=-1))

@@ -215,8 +215,9 @@ def _is_after_less(ops: dict[int, Issue], seq: int) -> bool:
 
 def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | None:
     """Return (whether a rank's op is the same as at this place of earlier steps, number of these);
-    None if earlier steps differ among themselves or are too few. An op beyond the number of ops in
-    any earlier step counts as different."""
+    None if earlier steps differ among themselves or are too few, or if it was there now and then
+    before those (an evaluation). An op beyond the number of ops in any earlier step counts as
+    different."""
     now = ops.get(row.seq)
     if now is None:
         return None
@@ -226,7 +227,9 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
     known = [
         (step, compared(row.verdict, by_step[step][place_in_step]))
         for step in whole if step < now.step and len(by_step[step]) > place_in_step
-    ][-LAST_STEPS:]  # fmt: skip
+    ]  # fmt: skip
+    seldom = {what for step, what in known[:-LAST_STEPS] if step > _SECOND_STEP}
+    known = known[-LAST_STEPS:]
     earlier = sum(step < now.step for step in whole)
     if not known and earlier >= LEAST_STEPS:
         return False, min(earlier, LAST_STEPS)  # no step before has so many ops
@@ -235,7 +238,8 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
         before = [what for step, what in known if step > _SECOND_STEP]
     if len(before) < LEAST_STEPS or len(set(before)) > 1 or now.step not in whole:
         return None
-    return compared(row.verdict, now) == before[0], len(before)
+    what = compared(row.verdict, now)
+    return None if what != before[0] and what in seldom else (what == before[0], len(before))
 
 
 def thread_order(view: View) -> Iterator[Candidate]:
