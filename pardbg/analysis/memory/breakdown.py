@@ -31,6 +31,8 @@ class ZeroModel:
     gradients_bytes: int
     optimizer_bytes: int
     """Bytes of the optimizer state, like all sizes of the whole model."""
+    parameters: int = 0
+    """Number Φ of parameters; 0: not known."""
 
     def parts(self, level: int) -> tuple[float, float, float]:
         """Return the bytes of P, G and O on a rank at a ZeRO level."""
@@ -92,6 +94,7 @@ _STATES_PER_PARAMETER: Final = {
     "adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2,
     "adagrad": 1, "rmsprop": 1, "adafactor": 0, "sgd": 0,
 }  # fmt: skip
+_BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _BLOCK: Final = 4096
 _LAST: Final = -1
 _NO_STEP: Final = 1 << 31
@@ -313,4 +316,5 @@ def zero_model(model: ModelDef | None, optimizer_bytes: int | None) -> ZeroModel
         states = 1
     level = 3 if model.parameters_sharded and model.zero else model.zero
     optimizer = states * (model.master_bytes or parameters) + model.master_bytes
-    return ZeroModel(level, model.zero, model.shards, parameters, parameters, optimizer)
+    number = parameters // size if (size := _BYTES.get(model.dtype)) else 0
+    return ZeroModel(level, model.zero, model.shards, parameters, parameters, optimizer, number)

@@ -31,6 +31,8 @@ LEVELS: Final = ("P + G + O", "P + G + O/N", "P + (G + O)/N", "(P + G + O)/N")
 LEAST: Final = 56
 """Minimum cells of the ladder."""
 _BAR_LEAST: Final = 12
+_MULTIPLE: Final = 6
+"""Cells of a level's bytes as a multiple of Φ."""
 _TALLEST: Final = 6
 """Maximum lines of a level."""
 _AS_EXPECTED: Final = 0.01
@@ -131,7 +133,15 @@ def ladder(row: MemoryRow, cells: int, rows: int = 0) -> list[Line]:
     text = "measured after the first optimizer step"
     if have is not None:
         text = f"measured {words.binary_size(have)} on rank {row.rank}"
+    text += f"   Φ = {zero.parameters:,}" if zero.parameters else ""
     return [*lines, line("   ", Segment(text, "dim"))]
+
+
+def multiple(zero: ZeroModel, level: int) -> str:
+    """Return a level's bytes as ``16Φ``, Φ the number of parameters, or ``4P`` if only the bytes P
+    of the parameters are known."""
+    of, unit = (zero.parameters, "Φ") if zero.parameters else (zero.parameters_bytes, "P")
+    return f"{zero.bytes_at(level) / max(1, of):.3g}{unit}"
 
 
 def _level(zero: ZeroModel, level: int, cells: int, each: int) -> list[Line]:
@@ -139,14 +149,16 @@ def _level(zero: ZeroModel, level: int, cells: int, each: int) -> list[Line]:
     bytes_, whole = zero.bytes_at(level), zero.bytes_at(0)
     here = level == zero.level
     against = "here" if here else words.change(bytes_ / zero.bytes_at(zero.level) - 1, 0)
-    one = min(max(_BAR_LEAST, cells - 41), 40)
+    many = multiple(zero, level) if each > 1 or cells >= LEAST + _MULTIPLE else ""
+    one = min(max(_BAR_LEAST, cells - 41 - _MULTIPLE * bool(many)), 40)
     name = line(
         Segment("▸" if here else " ", "accent"), Segment(f"{level} ", "strong"), " ",
         Segment(left(LEVELS[level], 15), "" if here else "dim"),
+        Segment(left(many, _MULTIPLE * bool(many)), "" if here else "dim"),
     )  # fmt: skip
     bar = _bar(zero.parts(level), whole, one if each == 1 else cells - 6)
     said = line(
-        bar if each == 1 else Segment(" " * max(0, cells - 37)),
+        bar if each == 1 else Segment(" " * max(0, cells - 37 - _MULTIPLE * bool(many))),
         Segment(right(words.binary_size(bytes_), 10), "strong"),
         Segment(right(against, 7), "accent" if here else "dim"),
     )

@@ -37,6 +37,24 @@ def test_each_level_has_its_bytes_and_how_much_less_that_is(cells: int) -> None:
         assert re.search(rf" {bytes_}(\.0)? MiB +{against}", text), text
 
 
+@pytest.mark.parametrize(
+    ("parameters", "shards", "many"),
+    [(2 * MIB, 4, ("16Φ", "10Φ", "7Φ", "4Φ")), (0, 4, ("4P", "2.5P", "1.75P", "1P")),
+     (2 * MIB, 3, ("16Φ", "10.7Φ", "8Φ", "5.33Φ"))],
+)  # fmt: skip
+@pytest.mark.parametrize(("cells", "rows"), [(62, 0), (78, 0), (78, 20), (56, 20)])
+def test_each_level_is_a_multiple_of_the_parameters(
+    parameters: int, shards: int, many: tuple[str, ...], cells: int, rows: int
+) -> None:
+    """4 bytes a parameter, 4 of gradient, 8 of Adam: 4+4+8/3 = 10.7, 4+12/3 = 8, 16/3 = 5.33."""
+    own = replace(ROW, zero=replace(MODEL, parameters=parameters, shards=shards))
+    drawn = [plain(row) for row in ladder(own, cells, rows)]
+    names = [text for text in drawn if any(f" {name} " in text for name in LEVELS)]
+    assert len(names) == 4 and all(f" {m} " in text for m, text in zip(many, names, strict=True))
+    assert max(map(len, drawn)) <= cells
+    assert (f"{2 * MIB:,}" in drawn[-1]) == bool(parameters)
+
+
 def test_bars_are_as_long_as_their_bytes() -> None:
     """Of 40 cells: 10 + 10 + 20; 10 + 10 + 5; 10 + 2.5 + 5; 2.5 + 2.5 + 5."""
     sizes = []
