@@ -35,6 +35,7 @@ from pardbg_agent.tables.c10d_ops import kind_of
 GUTTER = 15
 MANY = 128
 """Number of ranks above which the page lists only those around the selected one."""
+_NOTHING = LaneSpan(0, 0, "", "")
 HATCHED = ("wait",)
 """Style roots drawn with a character instead of a fill."""
 
@@ -268,36 +269,40 @@ def lane(
 ) -> Line:
     """Draw one lane: a box per span, labelled if the label fits; ``mark`` is the selected span.
 
-    Boxes come in order and never overlap, so runs are made at once instead of cell by cell: a full
-    screen holds thousands of boxes.
+    A box is over those that begin before it, so no cell is painted beyond a span's own time; but of
+    boxes that begin in one cell, the first keeps that cell.
     """
-    runs: list[Segment] = []
-    painted = 0
-    last = ""
-    odd = False
     cells, t0, scale = axis.cells, axis.t0_ns, axis.cells / axis.span_ns
-    for span in spans:
-        start = round((span.t0_ns - t0) * scale)
-        if start < painted:
-            start = painted
+    owner, before, marked = [-1] * cells, -1, (-1, 0, 0)
+    for at, span in enumerate(spans):
+        begin = start = round((span.t0_ns - t0) * scale) if span.t0_ns > t0 else 0
         end = round((span.t1_ns - t0) * scale)
-        if end <= start:
-            end = start + 1
+        if end <= begin + 1:
+            end = begin + 1
+        elif begin == before:
+            start += 1
+        before = begin
         if end > cells:
             end = cells
-            if end <= start:
-                continue
-        touching = start == painted and painted > 0
-        if start > painted:
-            runs += _box("", "", start - painted, False, False)
-        odd = touching and span.style == last and not odd
+        owner[start:end] = [at] * (end - start)
         if span is mark:
-            runs.append(Segment(_shown(span.label, span.style, end - start), "chosen"))
+            marked = at, start, end
+    at, start, end = marked
+    owner[start:end] = [at] * (end - start)
+    runs: list[Segment] = []
+    begin, last, odd = 0, "", False
+    while begin < cells:
+        at, end = owner[begin], begin + 1
+        while end < cells and owner[end] == at:
+            end += 1
+        span = spans[at] if at >= 0 else _NOTHING
+        odd = bool(last) and span.style == last and not odd
+        last = span.style
+        if span is mark:
+            runs.append(Segment(_shown(span.label, span.style, end - begin), "chosen"))
         else:
-            runs += _box(span.label, span.style, end - start, odd, named)
-        painted, last = end, span.style
-    if painted < cells:
-        runs += _box("", "", cells - painted, False, False)
+            runs += _box(span.label, span.style, end - begin, odd, named)
+        begin = end
     return tuple(runs)
 
 

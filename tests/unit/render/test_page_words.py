@@ -187,6 +187,20 @@ def test_steps_too_narrow_for_their_name_have_their_number() -> None:
     assert plain(lane(step, Axis(7 * S, 2 * S, 16))).split() == ["step", "7", "step", "8"]
 
 
+def test_no_cell_is_painted_where_no_op_was() -> None:
+    """Thirty broadcasts under way at once, from 2 s to 5 s, are at cells 20 to 50; after them, from
+    8 s, is nothing but an all_reduce; of the one around a shorter one the end is seen again."""
+    many = [LaneSpan(2 * S + at, 5 * S - at, f"broadcast #{at}", "comm.b") for at in range(30)]
+    around = [LaneSpan(6 * S, 9 * S, "all_reduce #1", "comm.a"),
+              LaneSpan(7 * S, 8 * S, "broadcast #31", "comm.b")]  # fmt: skip
+    drawn = lane([*many, *around], Axis(0, 10 * S, 100), many[7])
+    cells = [run.style.removesuffix(".odd") for run in drawn for _ in run.text]
+    assert len(cells) == 100 and set(cells[20:50]) <= {"comm.b", "chosen"}
+    assert not any(cells[:20] + cells[50:60] + cells[90:])
+    assert cells[60:70] == cells[80:90] == ["comm.a"] * 10 and cells[70:80] == ["comm.b"] * 10
+    assert "chosen" in cells
+
+
 def test_brown_stays_brown_among_256_colours() -> None:
     """94 is the cube's #875f00; grey ones begin at 232."""
     assert nearest(Color.parse("#4a3922")).number == 94
