@@ -54,6 +54,26 @@ async def test_each_screen_shows_its_words(size: tuple[int, int]) -> None:
             assert "space pause" in text[-1], text[-1]
 
 
+async def test_a_page_does_not_show_an_earlier_moment_while_its_frame_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine the frame with a page's sections may come seconds after the key."""
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "step 39 loss")
+        frame = app.main.shared.frame
+        assert frame is not None
+        await pilot.press("9")
+        await until(lambda: app.main.active == "output" and app.main.page.ready, "another page")
+        monkeypatch.setattr(app.main, "take_frame", lambda _frame: None)
+        app.main.shared.frame = replace(frame, sections=frozenset())
+        await pilot.press("1")
+        await until(lambda: "step time" not in text_of(app), "nothing of the earlier moment")
+        monkeypatch.undo()
+        app.main.take_frame(frame)
+        await shows(app, "step time")
+
+
 async def test_keys_walk_the_screens_both_ways() -> None:
     app = app_on(sample.snapshot_1f1b())
     async with app.run_test(size=(80, 24)) as pilot:

@@ -21,6 +21,9 @@ from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.page_panels import Panels
 from pardbg.ui.widgets.lines import PicturePane
 
+_PATIENCE_S = 0.1
+"""Time for which a page may show its picture of an earlier moment."""
+
 
 @dataclass(slots=True)
 class Shared:
@@ -121,8 +124,8 @@ class Page(PicturePane):
 
     def redraw(self) -> None:
         """Draw from the newest frame, if the page is visible and the frame was made for it."""
-        if not self.display or self.size.width < 1 or not self.ready:
-            return  # the frame that was asked for comes at once
+        if not self.display or self.size.width < 1 or _waits(self):
+            return
         cells, rows = self.size
         frame = self.shared.frame
         if frame is None:
@@ -236,3 +239,16 @@ class Page(PicturePane):
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         """Return title and picture of the detail panel: the selected rank by default."""
         return f"rank {self.shared.rank}", rank_page(frame.snapshot, self.shared.rank, cells, rows)
+
+
+def _waits(page: Page) -> bool:
+    """Return whether the page waits for its frame, which comes at once; if the machine is busy, the
+    picture of an earlier moment goes."""
+
+    def forget() -> None:
+        if page.display and not page.ready:
+            page.show_picture(empty(*page.size, "working out what this page shows …"))
+
+    if not page.ready:
+        page.set_timer(_PATIENCE_S, forget)
+    return not page.ready
