@@ -99,7 +99,7 @@ def _line(event: ControlEvent, you: str) -> str:
     elif isinstance(fact, Refused):
         whose = f"{fact.verb} of {who}" if who else fact.verb
         whose = f"your {fact.verb}" if you and event.by == you else whose
-        name, text, who = f"{whose} refused", refusal_text(fact.refusal), ""
+        name, text, who = f"{whose} refused", refusal_text(fact.refusal, event.by), ""
     elif isinstance(fact, Hit):
         stop = breakpoint_name(fact.number, fact.watch)
         name, text, who = f"{stop} hit", text.removeprefix(f"{stop}: "), ""

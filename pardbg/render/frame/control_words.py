@@ -337,10 +337,12 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
 # -- refusals
 
 
-def refusal_text(refusal: facts.Refusal) -> str:
-    """Return one line with the reason why a command was refused, and what to do."""
-    words = _REFUSALS.get(refusal.why)
-    return words(refusal) if words else filled(_TEXTS["refusals"][refusal.why.value], refusal)
+def refusal_text(refusal: facts.Refusal, you: str = "") -> str:
+    """Return one line with the reason why a command of ``you`` was refused, and what to do."""
+    words, key = _REFUSALS.get(refusal.why), refusal.why.value
+    if refusal.why is Why.TAKEN and you and viewer(refusal.holder) == viewer(you):
+        key = "taken_here"
+    return words(refusal) if words else filled(_TEXTS["refusals"][key], refusal)
 
 
 def _no_breakpoint(refusal: facts.Refusal) -> str:
@@ -372,9 +374,9 @@ def no_answer_text(answer: Evaluated) -> str:
     return filled(_TEXTS["no answer"][answer.refusal.value], answer)
 
 
-def error_text(reply: Reply) -> str:
-    """Return the reason why a command was refused; empty: the command was not refused."""
-    return refusal_text(reply.refusal) if reply.refusal is not None else ""
+def error_text(reply: Reply, you: str = "") -> str:
+    """Return the reason why a command of ``you`` was refused; empty: it was not refused."""
+    return refusal_text(reply.refusal, you) if reply.refusal is not None else ""
 
 
 def done_text(reply: Reply) -> str:

@@ -141,7 +141,7 @@ class ControlActions:
         """Show that a command is under way. Raises UserError if the hub refused it."""
         self._view.paint()
         if reply is not None and reply.refusal is not None:
-            raise UserError(error_text(reply))
+            raise UserError(error_text(reply, self._controller.you))
 
     def on_answered(self, event: Answered) -> None:
         """Show the hub's answer: an error as a message; stacks and lists on the debug page."""
@@ -149,7 +149,7 @@ class ControlActions:
         if not reply.ok:
             self._to_display, self._by_itself = [], False
             self._given.clear()
-            self.show_result(error_text(reply), True, reply.n)
+            self.show_result(error_text(reply, self._controller.you), True, reply.n)
             if verb is Verb.INSPECT:
                 self._forget_display()
             return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pardbg.events.commands import Reply
-from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_codes import Mode, Verb, Why
 from pardbg.events.control_events import Status
-from pardbg.events.control_facts import Breakpoint, Cut, Edited, Hit, Left, Waits
-from pardbg.render.frame.control_words import done_text, fact_text
+from pardbg.events.control_facts import Breakpoint, Cut, Edited, Hit, Left, Refusal, Waits
+from pardbg.render.frame.control_words import done_text, error_text, fact_text
 from pardbg.render.reports.replies import text
 from pardbg_agent.ctrl.agent_messages import OpenOp
 
@@ -36,3 +36,13 @@ def test_why_ranks_are_held_goes_with_a_cut_and_with_no_other_answer() -> None:
     assert "ada on pts/3" in left and "fa6c" not in left
     edited = Edited(Verb.IGNORE, (Breakpoint(2, "mb==3", ignore=5),))
     assert done_text(Reply(answer=edited, status=status)) == fact_text(edited)
+
+
+def test_one_is_not_told_that_oneself_has_control() -> None:
+    """A viewer that was killed keeps its lease for a while; the next one there is another one."""
+    holder, you = (f"view-ada@pts:3-{tail}" for tail in ("fa6c004d81f5", "0123456789ab"))
+    refused = Reply(refusal=Refusal(Why.TAKEN, holder=holder, ns=9_000_000_000))
+    others = {name: error_text(refused, name) for name in ("", "view-ada@pts:4-0123456789ab")}
+    assert len(set(others.values())) == 1 and error_text(refused, you) not in others.values()
+    assert all(text.startswith("ada on pts/3 ") for text in others.values())
+    assert not error_text(refused, you).startswith("ada on pts/3 ")
