@@ -162,11 +162,13 @@ async def test_the_job_is_killed_only_if_asked_in_so_many_words() -> None:
 async def test_where_brings_merged_stacks() -> None:
     main = Thread("MainThread", True, (("/job/train.py", 88, "train_step"),))
     found = WhereFound(dict.fromkeys(range(4), (main,)))
-    app = app_on(sample.snapshot_1f1b(), FakePort(Reply(answer=found)))
+    app = app_on(sample.held(sample.snapshot_1f1b()), FakePort(Reply(answer=found)))
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)
         await pilot.press("w")
         await shows(app, "4 ranks 0–3  train.py:88 train_step")
+        app._store.show(sample.snapshot_1f1b())
+        await until(lambda: "train_step" not in text_of(app), "ranks that run on have left it")
 
 
 async def test_the_command_line_completes_runs_and_explains() -> None:

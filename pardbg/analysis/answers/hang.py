@@ -48,6 +48,8 @@ class RankStack:
     """(file, line, function) of each frame, outermost first."""
     handles: str = ""
     """Exception that the rank is handling at its place; empty: none."""
+    is_past: bool = False
+    """Whether the rank has ended a step or an action since."""
 
 
 def hang_view(view: View) -> Hang | None:
@@ -135,7 +137,9 @@ def rank_stacks(view: View) -> tuple[RankStack, ...]:
     """Return each rank's newest stack: at a standstill, of its main thread's exception, or of its
     crash in C code."""
     found = {
-        rank: RankStack(rank, t_ns, frames, handles)
+        rank: RankStack(
+            rank, t_ns, frames, handles, t_ns < view.newest_ns(view.ranks[rank], ("step", "action"))
+        )
         for rank, (t_ns, frames, *_, handles) in stall_stacks(view).items()
         if frames and rank in view.ranks
     }

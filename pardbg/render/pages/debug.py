@@ -92,9 +92,10 @@ def _other_version(found: SourceLines, function: str) -> bool:
 
 def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, Stack], int | None]:
     """Return the newest stacks with their time: requested by the user, or recorded at a
-    standstill."""
-    recorded = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
-    taken = max((stack.t_ns for stack in snapshot.stacks), default=None)
+    standstill, for ranks that stand there still."""
+    there = [stack for stack in snapshot.stacks if not stack.is_past]
+    recorded = {stack.rank: spots(stack.frames) for stack in there}
+    taken = max((stack.t_ns for stack in there), default=None)
     if look.stacks and (taken is None or (look.stacks_ns or 0) >= taken):
         return {**recorded, **look.stacks}, look.stacks_ns
     return recorded, taken
@@ -360,6 +361,7 @@ def _stacks(
     if taken is not None:
         after = taken - snapshot.t_ns
         age = f"{words.duration(abs(after))} {'ago' if after <= 0 else 'after this moment'}"
+        age += ", they run on" * (taken == look.stacks_ns and snapshot.control.mode == "running")
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
     return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells, culprits, rows)]
 

@@ -46,6 +46,8 @@ class Shared:
     stacks: dict[int, Stack] = field(default_factory=dict)
     """Answer to the last ``where``: rank -> stack."""
     stacks_ns: int | None = None
+    stacks_held: bool = False
+    """Whether the ranks were held then: as they run on, they leave."""
     frame_at: int = 0
     """Number of the selected frame of the selected rank; 0 the innermost."""
     every_frame: bool = False

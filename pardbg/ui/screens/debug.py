@@ -44,6 +44,7 @@ class DebugPage(Page):
         """Take the answer to ``where``; return the number of ranks with stacks."""
         self.shared.stacks, frame = stacks_of(found), self.shared.frame
         self.shared.stacks_ns = frame.snapshot.t_end_ns if frame else None
+        self.shared.stacks_held = frame is not None and frame.snapshot.control.mode != "running"
         self.redraw()
         return len(self.shared.stacks)
 
@@ -68,8 +69,10 @@ class DebugPage(Page):
 def look_at(shared: Shared, frame: Frame | None) -> DebugPageState:
     """Return the page's state of stacks, source and console."""
     ended = shared.can_control and frame is not None and frame.finished
+    free = frame is not None and frame.snapshot.control.mode == "running"
     return DebugPageState(
-        shared.rank, shared.stacks, shared.stacks_ns, shared.typed,
+        shared.rank, {} if shared.stacks_held and free else shared.stacks, shared.stacks_ns,
+        shared.typed,
         shared.can_control and not ended, ended, shared.you,
         frame.source if frame is not None else None, shared.frame_at, shared.every_frame,
         frame.output or () if frame is not None else (),

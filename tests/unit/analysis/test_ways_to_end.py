@@ -204,6 +204,17 @@ def test_the_stack_of_an_exception_is_the_newest_of_its_rank() -> None:
     assert {one.rank for one in rank_stacks(View(trace.store(), ns(3500)))} == {0, 1}
 
 
+def test_a_stack_is_past_once_its_rank_has_ended_a_step() -> None:
+    """Both stood at 3 s; at 5 s rank 0 has ended the step, at 6 s it stands again."""
+    trace = Trace(2)
+    stall(trace, 3000, r0=WAITING, r1=WAITING)
+    trace.ranks[0].step(0, 1000, 4500)
+    stall(trace, 5500, r0=WAITING)
+    trace.flush()
+    for t, past in ((4000, [False, False]), (5000, [True, False]), (6000, [False, False])):
+        assert [one.is_past for one in rank_stacks(View(trace.store(), ns(t)))] == past, t
+
+
 def kinds(trace: Trace) -> list[tuple[str, str]]:
     return sorted((f.kind, f.severity) for f in snapshot(trace.store(), None).findings)
 
