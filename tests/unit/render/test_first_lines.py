@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.collectives import detail
 from pardbg.render.pages.findings import findings
+from pardbg.render.pages.mesh.run_verdict import bound_by
 from pardbg.render.pages.output import MOST, output
 from pardbg.render.pages.pipeline.page import pipeline
 from pardbg.render.pages.timeline import Window, timeline
@@ -85,3 +87,30 @@ def test_an_op_that_a_rank_never_came_to_is_completed_on_none() -> None:
     assert row.missing and "left" in text and "completed" not in text
     whole = snapshot_ddp().collectives[1]
     assert "completed" in text_of(detail(whole, snapshot_ddp(), 100, 20))
+
+
+@pytest.mark.parametrize(
+    ("compute", "wait", "comm", "data", "first", "parts"),
+    [
+        (0.6, 0.2, 0.1, 0.0, "compute", (60, 20, 10, 10)),
+        (0.1, 0.7, 0.1, 0.05, "waiting for ranks", (70, 10, 10, 5, 5)),
+        (0.2, 0.1, 0.0, 0.6, "input", (60, 20, 10, 10)),
+        (0.2, 0.1, 0.0, 0.0, "host code", (70, 20, 10)),
+        (0.4, 0.3, 0.3, 0.0, "", (40, 30, 30)),
+    ],
+)
+def test_the_verdict_says_what_a_step_is_bound_by(
+    compute: float, wait: float, comm: float, data: float, first: str, parts: tuple[int, ...]
+) -> None:
+    """What takes half of it or more, if that was measured on each rank; parts sum to 100."""
+    made = snapshot_ddp()
+    of = {"compute_fraction": compute, "wait_fraction": wait, "comm_fraction": comm}
+    ranks = tuple(replace(row, compute_is_bound=False, **of) for row in made.ranks)
+    last = replace(made.steps[-1], duration_ns=100 * MS, phases={"data": int(data * 100 * MS)})
+    made = replace(made, ranks=ranks, steps=(last,))
+    text = bound_by(made)
+    assert tuple(map(int, re.findall(r"(\d+)%", text))) == parts and sum(parts) == 100
+    assert (f" {first}, {parts[0]}% " in text) == bool(first)
+    unknown = (replace(ranks[0], compute_fraction=None), *ranks[1:])
+    assert not bound_by(replace(made, ranks=unknown))
+    assert not bound_by(replace(made, run=replace(made.run, times="host")))

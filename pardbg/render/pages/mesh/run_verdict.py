@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Finding
+from pardbg.render.draw.bars import shares
 from pardbg.render.draw.cells import Line, Segment, clean, fit, line, wrap
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.frame.panels import coming, is_speed_judged, is_starting
@@ -17,17 +19,20 @@ _NOTED = 2
 """Kinds of notes that the verdict names."""
 _ENDINGS = ("interrupted", "rank-exited", "rank-lost")
 """Kinds of notes on the end of a job, the most specific first."""
+_PARTS = ("compute", "waiting for ranks", "communication", "input", "host code")
 _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
 """Severity -> style of the finding's sentence."""
 
 
 def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
-    """Draw the run's state, and below it, on a wide screen, the parts of the bubble. Empty in a
-    hang, as the banner shows it."""
+    """Draw the run's state and below it, on a wide screen or without a finding, the parts of the
+    bubble, or what a step is bound by. Empty in a hang, as the banner shows it."""
     if snapshot.hang is not None:
         return []
-    parts = [line("   ", Segment(_bubble(snapshot), "dim"))] if cells >= FRONT_CELLS else []
-    return _state(snapshot, known, cells) + (parts if _bubble(snapshot) else [])
+    has_room = cells >= FRONT_CELLS or worst_of(snapshot) is None
+    parts = (_bubble(snapshot) or bound_by(snapshot)) if has_room else ""
+    said = [fit(line("   ", Segment(parts, "dim")), cells)] if parts else []
+    return _state(snapshot, known, cells) + said
 
 
 def _state(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
@@ -128,3 +133,26 @@ def _bubble(snapshot: Snapshot) -> str:
     return (
         f"Bubble of step {step.step}: {whole} = {implied} implied by the schedule + {rest} excess."
     )
+
+
+def bound_by(snapshot: Snapshot) -> str:
+    """Return what takes half of a step or more, and its other parts, as means over the ranks; empty
+    if they are not measured on each rank."""
+    ranks, run = snapshot.ranks, snapshot.run
+    parts = [(r.compute_fraction, r.wait_fraction, r.comm_fraction) for r in ranks]
+    known = [(a, b, c) for a, b, c in parts if a is not None and b is not None and c is not None]
+    if not snapshot.steps or len(known) < len(ranks) or run.rehearsed or run.times == "host" or (
+        any(rank.compute_is_bound for rank in ranks)
+    ):  # fmt: skip
+        return ""
+    last = snapshot.steps[-1]
+    means = [fmean(of) for of in zip(*known, strict=True)]
+    data = last.phases.get("data", 0) / max(1, last.duration_ns)
+    means.append(min(data, max(0.0, 1 - sum(means))))
+    means.append(max(0.0, 1 - sum(means)))
+    hundredths = shares([share / sum(means) for share in means], 100)  # they sum to 100
+    most, *others = sorted(zip(hundredths, _PARTS, strict=True), reverse=True)
+    first = f"Bound by {most[1]}, {most[0]}% of a step; "
+    if most[0] < 50:
+        first = f"No part is half of a step: {most[1]} {most[0]}%, "
+    return (first + ", ".join(f"{name} {n}%" for n, name in others if n)).rstrip(" ;")
