@@ -4,8 +4,9 @@ audit trail."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final
 
 from pardbg import words
@@ -71,6 +72,8 @@ class DebugPageState:
     """Whether libraries' frames count."""
     output: Sequence[OutputLine] = ()
     """Last output of the job, oldest first; drawn if lines are left."""
+    more: Callable[[int, int], list[Line]] | None = None
+    """(cells, rows) -> the picture of the standstill, for the room below stacks and source."""
 
 
 def _other_version(found: SourceLines, function: str) -> bool:
@@ -147,11 +150,13 @@ def _over(
         room = rows - len(column)
         last = printed_last(look.output, snapshot.t_begin_ns, left_size - 2, room)
         column += [line(" ", row) for row in last]
-        code = frame_source(shown, look, size, rows - 1)
-        code += [()] * (rows - len(code))
-        column += [()] * (rows - len(column))
-        pairs = zip(column, code, strict=True)
-        found = [line(fit(a, left_size), " ", b) for a, b in pairs]
+        tall = rows - 1 if look.more is None else max(rows // 2, len(column))
+        code = frame_source(shown, look, size, min(tall, rows - 1))
+        over = max(len(column), len(code))
+        below = look.more(cells - 2, rows - over - 1) if look.more is not None else []
+        pairs = zip_longest(column, code, *([[()] * rows] if not below else []), fillvalue=())
+        found = [line(fit(a, left_size), " ", b) for a, b, *_ in pairs]
+        found += [line(" ", row) for row in below]
     found += [()] * (rows - len(found))
     return found, places + [-1] * (rows - len(places))
 

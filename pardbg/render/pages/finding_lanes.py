@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan
+from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.stall_kinds import Stalled
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
-from pardbg.render.draw.cells import Line, Segment, clean, clip, left, line, overlay, width
+from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, overlay, width
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.stacks import spots, spots_in_reach
+from pardbg.render.frame.stacks import spots, spots_in_reach, tree
+from pardbg.render.pages.output import printed_last
 from pardbg.render.pages.timeline import HATCHED, Window, lane
 
 _GUTTER: Final = 7
+_WIDE: Final = 106
+"""Cells from which on the stacks are beside the output."""
 _ELSEWHERE: Final = ("ended", "lost", "unknown", "waiting")
 _LANES: Final = (("compute", "phase"), ("wait", "comm"))
 """Lanes by preference: the first existing one of each row is drawn, one row below the other."""
 
 
 def lanes_around(
-    snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, apart: int = 0
-) -> list[Line]:
-    """Draw two lanes per rank, so many lines ``apart``, up to the finding's moment."""
+    snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, apart: int = 0,
+    tall: int = 1,
+) -> list[Line]:  # fmt: skip
+    """Draw two lanes per rank, ``tall`` lines each, so many lines ``apart``, up to the finding's
+    moment."""
     span = window.t1_ns - window.t0_ns
     if span <= 0 or not any(lanes.values()):
         return []
@@ -53,8 +61,35 @@ def lanes_around(
                 since = max(lanes[rank][one][-1].t1_ns for one in shown)
                 drawn = _with_place(drawn, axis, since, snapshot.t_ns, place)
             lines.append(line(head, *drawn))
+            lines += [line(" " * _GUTTER, *map(_below, drawn))] * (tall - 1)
         lines += [()] * apart if rank < max(lanes) else []
     return lines
+
+
+def _below(run: Segment) -> Segment:
+    """Return a run without its text, of which the line above has the words."""
+    hatched = run.style.partition(".")[0] in HATCHED
+    return run._replace(text=("░" if hatched else " ") * width(run.text))
+
+
+def stacks_beside(
+    snapshot: Snapshot, finding: Finding, output: Sequence[OutputLine], cells: int, rows: int
+) -> list[Line]:
+    """Draw the job's last output in at most ``rows`` lines; at the left of it, for a standstill on
+    a wide screen, the ranks' stacks as one tree."""
+    printed = printed_last(output, snapshot.t_begin_ns, cells, rows)
+    if cells < _WIDE or not isinstance(finding.facts, Stalled) or not snapshot.stacks:
+        return printed
+    half = cells // 2 - 1
+    stacks = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
+    right = printed_last(output, snapshot.t_begin_ns, half, rows)[1:]
+    half = half if right else cells
+    drawn = tree(stacks, half, finding.culprits, rows - 3)
+    if len(drawn) + 2 > rows:
+        return printed
+    left = [rule("where every rank stands", half), *drawn]
+    pairs = zip_longest(left, right, fillvalue=())
+    return [(), *(line(fit(a, half), "  ", fit(b, half)) for a, b in pairs)]
 
 
 def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Final
 
@@ -42,8 +43,7 @@ from pardbg.render.frame.panels import (
 )
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
-from pardbg.render.pages.finding_lanes import lanes_around
-from pardbg.render.pages.output import printed_last
+from pardbg.render.pages.finding_lanes import lanes_around, stacks_beside
 from pardbg.render.pages.timeline import MANY, Window
 from pardbg.session.source_files import Place, SourceLines
 
@@ -147,7 +147,7 @@ def findings(
     later = [] if snapshot.live else ahead(snapshot, around.known, cells - 4)
     below = later if len(body) + len(later) <= room else []
     left_over = room - len(body) - len(below)
-    below = [*below, *printed_last(around.output, snapshot.t_begin_ns, cells - 4, left_over)]
+    below = [*below, *stacks_beside(snapshot, found[at], around.output, cells - 4, left_over)]
     # Under a divider stands a blank line already.
     body += [line("  ", row) for row in below[draw is _beside :]]
     hint = _hint(found[at], cells)
@@ -266,9 +266,11 @@ def _card(
     body += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), size, 12)]
     known = " · ".join(f"{n} {value}" for n, value in _facts(snapshot, finding) if n != "time")
     body += [line(Segment(text, "dim")) for text in wrap(known, size, 2)]
-    airy = lanes_around(snapshot, finding, around.lanes, around.window, size, apart=1)
+    drawn = partial(lanes_around, snapshot, finding, around.lanes, around.window, size)
+    airy, tall = drawn(apart=1), drawn(apart=1, tall=2)
     small, spare = [*airy[:1], *filter(None, airy[1:])], room - len(body) - _SOURCE
-    body += airy if len(airy) < spare - _SOURCE else small if len(small) < spare else []
+    most = ((tall, (room - len(body)) // 2), (airy, spare - _SOURCE), (small, spare))
+    body += next((lanes for lanes, below in most if len(lanes) < below), [])
     body += _halves(snapshot, finding, around.source, size, room - len(body) - 1)
     return [line("  ", row) for row in body], [at] * len(body), 0
 
@@ -283,12 +285,22 @@ def _halves(
     advice = [rule("what to try", half), *(line(" ", Segment(text, "accent")) for text in tries)]
     own: list[Line] = []
     if at is not None and lines is not None and lines.place == Place(at[1].file, at[1].line):
-        tall = max(_SOURCE, rows - 1)
+        tall = min(max(_SOURCE, rows - 1), _MOST_SOURCE)
         own = source(lines, f"rank {at[0]} · {at[1].text}", half, tall, at[2])
     parts = [own or every, advice if tries else [], every if own else []]
     other = [*parts[1], *([()] if parts[1] and parts[2] else []), *parts[2]]
     pairs = zip_longest(parts[0], other, fillvalue=())
     return [(), *(line(fit(a, half), "  ", fit(b, half)) for a, b in pairs)][: max(0, rows)]
+
+
+def whole_wait(
+    snapshot: Snapshot, finding: Finding, around: Around, cells: int, rows: int
+) -> list[Line]:
+    """Draw every rank's arrival beside the advice, then the lanes, as far as these fit."""
+    made = _halves(snapshot, finding, None, cells, _ALL)
+    drawn = partial(lanes_around, snapshot, finding, around.lanes, around.window, cells)
+    tries = ([*made, *drawn(apart=1, tall=2)], [*made, *drawn(apart=1)], made)
+    return next((lines for lines in tries if len(lines) <= rows), [])
 
 
 def _wrapped(finding: Finding, cells: int, most: int) -> list[Line]:
@@ -347,6 +359,8 @@ def _time(snapshot: Snapshot, finding: Finding) -> str:
 _GUTTER: Final = 7
 _SOURCE: Final = 8
 """Lines of source, the heading included."""
+_MOST_SOURCE: Final = 20
+_ALL: Final = 1 << 16
 _FEW: Final = 8
 
 

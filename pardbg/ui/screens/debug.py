@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.stall_kinds import Stalled
 from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.stacks import Entry, Spot, spots_in_reach, stacks_of
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
+from pardbg.render.pages.findings import ordered, whole_wait
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page, Shared
+from pardbg.ui.screens.row_pages import around_of, lanes_of
 
 _CONSOLE = 500
 _PRINTED = 40
@@ -23,10 +30,19 @@ class DebugPage(Page):
     name_ = "debug"
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        return debug(frame.snapshot, cells, rows, look_at(self.shared, frame))
+        look, wait = look_at(self.shared, frame), _wait(frame)
+        if wait is not None:
+            more = partial(whole_wait, frame.snapshot, wait, around_of(frame))
+            look = replace(look, more=more)
+        return debug(frame.snapshot, cells, rows, look)
 
     def want(self) -> Want:
-        return Want(source=source_place(self.shared), output=OutputWant(_PRINTED))
+        frame = self.shared.frame
+        want = Want(source=source_place(self.shared), output=OutputWant(_PRINTED))
+        if frame is None or (wait := _wait(frame)) is None:
+            return want
+        lanes = lanes_of(frame.snapshot, wait, self.app.size.width - 16)
+        return replace(want, timeline=lanes)
 
     def move(self, by: int) -> None:
         self.shared.frame_at = 0
@@ -64,6 +80,12 @@ class DebugPage(Page):
         self.shared.typed = (*typed[-_CONSOLE:], Entry(t_ns, text, style, n))
         self.follow_end()
         self.redraw()
+
+
+def _wait(frame: Frame) -> Finding | None:
+    """Return the finding on the standstill at the cursor; None: there is none."""
+    found = ordered(frame.snapshot.findings) if frame.snapshot.hang is not None else []
+    return next((one for one in found if isinstance(one.facts, Stalled)), None)
 
 
 def look_at(shared: Shared, frame: Frame | None) -> DebugPageState:

@@ -272,6 +272,26 @@ _PRINTED: Final = 40
 """Number of lines of output under a finding."""
 
 
+def lanes_of(snapshot: Snapshot, finding: Finding, columns: int) -> TimelineWant:
+    """Return the wanted lanes up to a finding's time; for a hang up to the wait's end."""
+    end_ns, span_ns = finding.t_ns, None
+    if isinstance(finding.facts, Stalled):  # the wait is the fault: all of it, and a step
+        until_ns = getattr(finding.facts, "until_ns", snapshot.t_ns)
+        end_ns = max(finding.t_ns, min(until_ns, snapshot.t_ns))
+        span_ns = end_ns - finding.t_ns + (snapshot.step_ns or 0)
+    ranks = about(snapshot, finding)
+    return TimelineWant(span_ns or None, max(10, columns), ranks, end_ns=end_ns)
+
+
+def around_of(frame: Frame) -> Around:
+    """Return the context of a finding in a frame."""
+    return Around(
+        frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
+        () if frame.snapshot.live else frame.findings, frame.looking, frame.source,
+        frame.output or (),
+    )  # fmt: skip
+
+
 class FindingsPage(RowsPage):
     """Page of findings; enter goes to the time and place of a finding's evidence."""
 
@@ -283,12 +303,7 @@ class FindingsPage(RowsPage):
         return all(found.severity == "info" for found in snapshot.findings)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        around = Around(
-            frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
-            () if frame.snapshot.live else frame.findings, frame.looking, frame.source,
-            frame.output or (),
-        )  # fmt: skip
-        return findings(frame.snapshot, cells, rows, self.at(frame), around)
+        return findings(frame.snapshot, cells, rows, self.at(frame), around_of(frame))
 
     def rows(self, frame: Frame) -> Sequence[Finding]:
         return ordered(frame.snapshot.findings)
@@ -300,22 +315,15 @@ class FindingsPage(RowsPage):
         return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:
-        """Request lanes up to the time of the selected finding; for a hang up to the wait's end."""
+        """Request the selected finding's lanes, source and output."""
         frame = self.shared.frame
         found = self.rows(frame) if frame is not None else []
         if frame is None or self._at >= len(found):
             return Want()
         width = self.app.size.width
         beside = width >= WIDE and len(found) > 1
-        columns = (width * 3 // 5 if beside else width) - 16
         finding = found[self._at]
-        ranks = about(frame.snapshot, finding)
-        end_ns, span_ns = finding.t_ns, None
-        if isinstance(finding.facts, Stalled):  # the wait is the fault: all of it, and a step
-            until_ns = getattr(finding.facts, "until_ns", frame.snapshot.t_ns)
-            end_ns = max(finding.t_ns, min(until_ns, frame.snapshot.t_ns))
-            span_ns = end_ns - finding.t_ns + (frame.snapshot.step_ns or 0)
-        wanted = TimelineWant(span_ns or None, max(10, columns), ranks, end_ns=end_ns)
+        wanted = lanes_of(frame.snapshot, finding, (width * 3 // 5 if beside else width) - 16)
         at = place_of(frame.snapshot, finding)
         source = Place(at[1].file, at[1].line) if at is not None and at[1].file else None
         return Want(timeline=wanted, source=source, output=OutputWant(_PRINTED))

@@ -3,6 +3,8 @@ others the time at which they came."""
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import Picture, plain
-from pardbg.render.pages.findings import Around, findings
+from pardbg.render.pages.debug import DebugPageState, debug
+from pardbg.render.pages.findings import Around, findings, ordered, whole_wait
 from pardbg.render.pages.timeline import Window
 from pardbg.session.reader import load
 from pardbg_agent import wire
@@ -52,6 +55,35 @@ def test_a_rank_in_no_op_has_its_place_on_its_lane(
 def test_a_narrow_picture_cuts_the_place() -> None:
     ((text, rank),) = standing("fault-missing-rank", 14.3, 40)
     assert rank == "r2" and text and "missing_rank.py:45 in wait_for".startswith(text.rstrip("…"))
+
+
+def test_a_large_screen_has_the_whole_fault_and_little_empty_room() -> None:
+    """At 200x60 (54 rows for the page) a third of the screen was empty under the last panel."""
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, store.begin_ns + int(14.3 * S))
+    window = Window(made.t_ns - 3 * S, made.t_ns)
+    around = Around(lanes(store, window.t0_ns, window.t1_ns, 184), window)
+    rows = [plain(row).rstrip() for row in findings(made, 200, 54, 0, around).body]
+    assert 44 <= len(rows) <= 54
+    where = rows.index(next(row for row in rows if "where every rank stands" in row))
+    assert {"ranks 0–3", "rank 2", "ranks 0,1,3"} <= set(
+        re.findall(r"ranks? [\d,–]+", "\n".join(rows[where:]))
+    )
+
+
+@pytest.mark.parametrize(("rows", "tall"), [(54, 2), (44, 1), (34, 0)])
+def test_debug_draws_the_standstill_below_its_stacks(rows: int, tall: int) -> None:
+    """Stacks, then when each rank came, then two lanes a rank; whole, or not at all."""
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, store.begin_ns + int(14.3 * S))
+    window = Window(made.t_ns - 3 * S, made.t_ns)
+    around = Around(lanes(store, window.t0_ns, window.t1_ns, 184), window)
+    look = DebugPageState(2, more=partial(whole_wait, made, ordered(made.findings)[0], around))
+    head = debug(made, 200, rows, look).head
+    shown = [plain(row) for row in head]
+    assert len(head) <= rows and any("not yet" in row for row in shown)
+    waits = [row for row in head if any(one.style == "wait" for one in row)]
+    assert len([row for row in waits if "░" * 30 in plain(row)]) == 3 * tall
 
 
 def test_the_waits_of_a_live_run_are_drawn_before_their_records_come() -> None:
@@ -166,12 +198,12 @@ def test_whatever_the_height_the_sentence_stays_and_nothing_stands_over_it(num_r
 def test_rows_that_are_left_have_what_was_printed_last(cells: int, rows: int) -> None:
     store = load(SESSIONS / "fault-missing-rank.mcap")
     made = snapshot(store, store.begin_ns + int(14.3 * S))
-    bare = findings(made, cells, rows)
     entries = tuple(OutputLine(made.t_ns, 1, "stdout", f"line {n}") for n in range(16))
     picture = findings(made, cells, rows, 0, Around({}, Window(0, 0), output=entries))
-    below = [plain(row) for row in picture.body[len(bare.body) :]]
-    assert picture.body[: len(bare.body)] == bare.body
-    left = rows - len(bare.head) - len(bare.foot) - len(bare.body)
+    drawn = [plain(row) for row in picture.body]
+    heading = next((at for at, row in enumerate(drawn) if "printed last" in row), len(drawn) + 1)
+    below = drawn[heading - 1 :]
+    left = rows - len(picture.head) - len(picture.foot) - (heading - 1)
     told = [text.split()[-1] for text in below if " line " in text]
     assert told == [str(n) for n in range(16)][16 - len(told) :]  # the newest
     assert len(below) <= max(0, left) and (len(told) == min(16, left - 3) or left < 5)
