@@ -80,7 +80,7 @@ def test_the_legend_names_each_cause_of_idle_time_that_fits(cells: int, words: l
 def test_next_actions_are_short() -> None:
     assert short_next("2F4", False) == "F4"
     assert short_next("2F4", True) == "2F4"
-    assert short_next("send F4 to r3", False) == "send F4"
+    assert short_next("send F4 to r3", False) == "send F4 to r3"
     assert short_next("all_reduce dp #42", False) == "all_reduce dp #42"
 
 

@@ -136,8 +136,8 @@ def _bubble(snapshot: Snapshot) -> str:
 
 
 def bound_by(snapshot: Snapshot) -> str:
-    """Return what takes half of a step or more, and its other parts, as means over the ranks; empty
-    if they are not measured on each rank."""
+    """Return the largest part of a step, which bounds it if it is half of it, and the others, as
+    means over the ranks; empty if they are not measured on each rank."""
     ranks, run = snapshot.ranks, snapshot.run
     parts = [(r.compute_fraction, r.wait_fraction, r.comm_fraction) for r in ranks]
     known = [(a, b, c) for a, b, c in parts if a is not None and b is not None and c is not None]
@@ -151,8 +151,9 @@ def bound_by(snapshot: Snapshot) -> str:
     means.append(min(data, max(0.0, 1 - sum(means))))
     means.append(max(0.0, 1 - sum(means)))
     hundredths = shares([share / sum(means) for share in means], 100)  # they sum to 100
-    most, *others = sorted(zip(hundredths, _PARTS, strict=True), reverse=True)
-    first = f"Bound by {most[1]}, {most[0]}% of a step; "
-    if most[0] < 50:
-        first = f"No part is half of a step: {most[1]} {most[0]}%, "
-    return (first + ", ".join(f"{name} {n}%" for n, name in others if n)).rstrip(" ;")
+    known_parts = sorted(zip(hundredths, _PARTS, strict=True), reverse=True)
+    (half, most), *others = [(words.percent(n / 100, 0), name) for n, name in known_parts if n]
+    first = f"Bound by {most}, {half} of a step; "
+    if known_parts[0][0] < 50:
+        first = f"No part is half of a step: {most} {half}, "
+    return (first + ", ".join(f"{name} {share}" for share, name in others)).rstrip(" ;")

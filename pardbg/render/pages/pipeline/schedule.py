@@ -7,7 +7,6 @@ brighter shade that grows; and, if the rank is held, its next action after ``‖
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +40,6 @@ AT_ONCE = "▚"
 """Character for two actions of a rank at the same time."""
 IDLE = "idle: "
 LAUNCH = LEVELS[1]
-_TRANSFER = re.compile(r"((?:send|recv) [A-Z]\d+) (?:to|from) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +172,7 @@ def seen_row(
 
 
 def short_next(text: str, many_stages: bool) -> str:
-    """Return the next op in few cells: ``F5``, ``recv B5``, else the text unchanged."""
-    moved = _TRANSFER.match(text)
-    if moved is not None:
-        return moved[1]
+    """Return the next action without the rank's only stage: ``F5``; an op's text unchanged."""
     action = parse(text)
     if action is not None and not many_stages:
         return text[len(str(action.stage)) :]
