@@ -282,13 +282,13 @@ def preview(entry: Entry, cells: int, rows: int, pipeline: Sequence[Line] = ()) 
     ]
     shown = facts([(name, clip(clean(text), cells - 13)) for name, text in known if text], 11)
     height = max(0, min(14, (rows - len(lines) - len(shown) - 5) // 2))
-    for title, values, ink, of in (
-        ("step time", found.times, "spark", words.duration),
-        ("loss", found.losses, "loss", words.number),
+    for title, values, ink, of, note in (
+        ("step time", found.times, "spark", words.duration, f"median {_median(found)}   last "),
+        ("loss", found.losses, "loss", words.number, ""),
     ):
         if height > 4 and len(values) > 1:
-            lines += [(), spread(line(Segment(title, "dim")), line(Segment(of(values[-1][1]), ink)),
-                                 cells)]  # fmt: skip
+            newest = line(Segment(note, "dim"), Segment(of(values[-1][1]), ink))
+            lines += [(), spread(line(Segment(title, "dim")), newest, cells)]
             lines += by_step(values, cells, height, ink, of)
     return [*lines, (), *shown]
 
