@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pardbg_agent.hooks.__main__ import missing
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import read_rank
 from tests.unit.hooks.fake_world import fake_world
@@ -45,6 +46,20 @@ def test_the_targets_of_a_loss_are_told_where_they_say_anything(watched: Path) -
     first, again, third, *none = told_targets(watched, losses)
     assert first == again != third != 0
     assert none == [0, 0]
+
+
+def test_a_torch_that_does_not_show_targets_is_named_by_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those before 2.10."""
+
+    def told() -> int:
+        return sum(one.startswith("targets of losses ") for one in missing())
+
+    kept = torch._C._autograd.SavedTensor
+    assert told() == (not hasattr(kept, "data"))
+    monkeypatch.delattr(kept, "data", raising=False)
+    assert told() == 1
 
 
 def test_what_was_not_finite_before_the_first_such_loss_is_told_once(watched: Path) -> None:

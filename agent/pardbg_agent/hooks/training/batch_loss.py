@@ -117,10 +117,7 @@ def share_of(loss: Any) -> float:
     4``), else 1. Accelerate divides by 1 a loss that a trainer on top of it has divided."""
     node: Any = getattr(loss, "grad_fn", None)
     share = 1.0
-    while share == 1.0 and type(node).__name__ in _BY_NUMBERS:
-        number = _number(node)
-        if number is None:
-            break
+    while share == 1.0 and (number := _number(node)) is not None:
         share, node = number, node.next_functions[0][0]
     return share
 
@@ -130,7 +127,7 @@ def made_by(loss: Any) -> tuple[float, str]:
     last autograd ops before those)."""
     node: Any = getattr(loss, "grad_fn", None)
     scale, ops = 1.0, list[str]()
-    while type(node).__name__ in _BY_NUMBERS and (number := _number(node)) is not None:
+    while (number := _number(node)) is not None:
         scale, node = scale * number, node.next_functions[0][0]
     while node is not None and len(ops) < _OPS:
         if not (name := type(node).__name__).startswith(_LAYOUT):
@@ -158,12 +155,12 @@ def targets_of(loss: Any) -> int:
 
 def _number(node: Any) -> float | None:
     """Return the plain number that an autograd node multiplies by, or None."""
+    name = type(node).__name__
     try:
-        other: Any = getattr(node, "_saved_other", None)
+        other: Any = getattr(node, "_saved_other", None) if name in _BY_NUMBERS else None
     except RuntimeError:  # a backward has freed it; the next one will raise
         return None
     if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
         return None
     number = number_of(other)
-    inverse = type(node).__name__ == "DivBackward0"
-    return (1 / number if number else 1.0) if inverse else number
+    return (1 / number if number else 1.0) if name == "DivBackward0" else number

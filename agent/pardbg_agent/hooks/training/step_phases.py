@@ -39,6 +39,7 @@ _MIN_INFERRED_NS = 1_000
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; return the handles to remove."""
     native_way.register_callbacks(see_loss, after_backward)
+    patches.attempt("targets of losses", lambda: vars(torch._C._autograd.SavedTensor)["data"])
     original = torch.autograd.backward
     patches.around(
         torch.autograd, "backward", "backward", before_backward, after_backward, _in_a_run
