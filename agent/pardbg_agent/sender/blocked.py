@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import wire
 from pardbg_agent.clock import now_ns
@@ -40,21 +40,20 @@ _MAX_FILES: Final = 32
 """Maximum number of names up to which files are named: a loader reads thousands."""
 _MAX_TEXT: Final = 160
 _X86: Final = {
-    "sleep": (35, 230), "lock": (202,), "child": (61, 247), "file lock": (73,),
+    "sleep": (35, 230), "lock": (202,), "child": (61, 247), "file lock": (72, 73),
     "fd": (0, 1, 17, 18, 19, 20, 74, 75, 217), "file": (162, 257, 262),
-    "socket": (42, 43, 44, 45, 46, 47, 288), "poll": (7, 23, 232, 270, 271, 281),
+    "socket": (42, 43, 44, 45, 46, 47, 288), "poll": (7, 232, 271, 281), "select": (23, 270),
 }  # fmt: skip
 _ARM: Final = {
-    "sleep": (101, 115), "lock": (98,), "child": (95, 260), "file lock": (32,),
+    "sleep": (101, 115), "lock": (98,), "child": (95, 260), "file lock": (25, 32),
     "fd": (61, 63, 64, 65, 66, 67, 68, 82, 83), "file": (56, 79, 81),
-    "socket": (202, 203, 206, 207, 211, 212), "poll": (22, 72, 73),
+    "socket": (202, 203, 206, 207, 211, 212), "poll": (22, 73), "select": (72,),
 }  # fmt: skip
-_FCNTL: Final = {72: "x86_64", 25: "aarch64"}
 _CALLS: Final = {
     number: kind
     for kind, numbers in {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {}).items()
     for number in numbers
-} | {number: "file lock" for number, of in _FCNTL.items() if of == platform.machine()}
+}
 _BATON: Final = "/torch/utils/file_baton.py"
 _LOADER_DEPTH: Final = 12
 _MAX_CHILDREN: Final = 64
@@ -103,10 +102,8 @@ class Blocked:
     def look(self, made: int) -> None:
         """Sample the main thread. ``made``: number of records; unchanged, the thread stays."""
         now = now_ns()
-        if self._fd < 0 or now < self._due_ns or self._core.level < 2:
-            return
-        if "torch" not in sys.modules:  # a program without ops: no rank waits for it
-            return
+        if self._fd < 0 or now < self._due_ns or self._core.level < 2 or "torch" not in sys.modules:
+            return  # without torch there are no ops: no rank waits
         waited_ns, self._due_ns = now - (self._due_ns or now), now + EVERY_NS
         self._beats = min(max(1, 1 + waited_ns // wire.BEAT_NS), _MAX_BEATS)
         if made != self._seen[1]:
@@ -119,7 +116,7 @@ class Blocked:
 
     def _sample(self, made: int, now: int) -> None:
         words = os.pread(self._fd, 256, 0).split()
-        kind = _CALLS.get(int(words[0]), "") if len(words) > 2 else ""
+        kind = _kind(words) if len(words) > 2 else ""
         wakes: bool | None = words[:1] == [b"running"]
         if kind == "lock" and (_frame() is None or (wakes := self._wakes(words)) is None):
             return
@@ -142,8 +139,7 @@ class Blocked:
             if kind == "socket" and not detail:
                 still = made == self._seen[1]  # to search for the other end takes a while
                 detail = _peer(fd, still) or f"{_asked(number, words)}\t\t"
-        if waits and not detail:
-            detail = "\t\ttask"
+        detail = detail or "\t\ttask" * waits
         if kind in ("pipe", "terminal") and number in _WRITES:
             kind = f"full {kind}"
         if len(self._names) >= _MAX_FILES and kind != "file lock":
@@ -191,6 +187,12 @@ class Blocked:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _kind(words: list[Any]) -> str:
+    """Return the kind of call; to select nothing is to sleep, as Python before 3.11 does."""
+    kind = _CALLS.get(int(words[0]), "")
+    return ("poll" if int(words[1], 16) else "sleep") if kind == "select" else kind
 
 
 def _frame() -> FrameType | None:
@@ -388,7 +390,7 @@ def _working(pids: list[str], idle: tuple[str, ...]) -> str:
     for pid in pids:
         words = read_text(f"/proc/{pid}/syscall").split()
         if words and not words[0].startswith("-"):
-            known = _CALLS.get(int(words[0]), "another call") if words[0].isdigit() else "running"
+            known = _kind(words) or "another call" if words[0].isdigit() else "running"
             shared = known == "lock" and not int(words[2], 16) & _PRIVATE
             if known not in idle and not shared:
                 return f"{pid}\t{known}"

@@ -90,7 +90,7 @@ def kind_and_place(core: Seen) -> tuple[str, str, str]:
     return kind, detail, place.split(" in ")[-1]
 
 
-def test_a_socket_and_a_pipe() -> None:
+def test_a_socket_a_pipe_and_a_select_of_nothing() -> None:
     def on_socket() -> None:
         one.recv(1)
 
@@ -106,6 +106,8 @@ def test_a_socket_and_a_pipe() -> None:
     core = seen_in(at_pipe, lambda: os.write(writer, b"x"))
     os.close(reader), os.close(writer)
     assert kind_and_place(core) == ("pipe", "", "at_pipe")
+    core = seen_in(lambda: select.select([], [], [], 3), lambda: None)  # time.sleep before 3.11
+    assert kind_and_place(core)[0] == "sleep"
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
