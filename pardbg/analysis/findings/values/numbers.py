@@ -107,7 +107,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
                         _senders_before(view, first, culprits),
                         not culprits and what == "loss" and _mixed(view, first.rank, step),
                         whose,
-                        not culprits and what == "loss"
+                        not culprits and what == "loss" and step > 0
                         and not exchanged.looked_at_inputs(view, view.ranks, step - 1)),
     )  # fmt: skip
 
