@@ -149,8 +149,8 @@ def test_headings_of_a_page_of_findings_stand_over_each_other(number: int, cells
     rows = [plain(row).rstrip() for row in picture.body]
     ruled = [row for row in rows if "───" in row]
     begins = {at.end() for row in ruled for at in re.finditer(r"^  |─  |│ ", row)}
-    assert len(ruled) == 3 and len(begins) == 2 and {len(row) for row in ruled} == {cells - 2}
-    low = rows.index(ruled[-1])
+    assert len(ruled) == 4 and len(begins) == 2 and {len(row) for row in ruled} == {cells - 2}
+    low = rows.index(ruled[-2])  # below both columns: what is to come, then where ranks stand
     assert (rows[low - 1].strip() == "│") is (number > 1), "beside a list the edge goes past panels"
     framed_ = [plain(row) for row in framed(picture.body, regions(picture.body), None, cells)]
     edges = [row for row in framed_[:low] if "╰" in row[cells // 3 :]]
