@@ -132,8 +132,9 @@ def bits_sum(tensor: Any) -> Any:
 
 def sampled_sum(tensor: Any) -> Any:
     """Return the sum of SAMPLED of a tensor's elements or some more, as one on its device, which is
-    not finite if one of them is not; None for a tensor of another kind than plain numbers."""
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    not finite if one of them is not; None for a tensor of another kind than plain numbers, and
+    where the program sees each op."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not counts_ops()
     if not plain or tensor.dtype not in _SUMMED or not tensor.numel() or not tensor.is_contiguous():
         return None
     with torch.no_grad():

@@ -20,7 +20,7 @@ from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.read_numbers import read_numbers, readable
-from pardbg_agent.hooks.tensors import is_pending, local_part, parameters_of
+from pardbg_agent.hooks.tensors import counts_ops, is_pending, local_part, parameters_of
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.tensor_names import Models, canonical
 from pardbg_agent.wire import REDUCE
@@ -101,8 +101,10 @@ def _look_late(c: _core.Core, watch: Watch, op: Any, tensor: Any) -> None:
         if due and not math.isfinite(largest[0]):
             _stop(c, watch, f"NaN or infinity in the input of {text}, in step {step}")
 
-    plain = type(tensor) is torch.Tensor and tensor.is_floating_point() and tensor.numel()
-    if plain and tensor.element_size() > 1 and op.reduce not in _BOUNDS and readable(tensor):
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or counts_ops():
+        return
+    numbers = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
+    if numbers and op.reduce not in _BOUNDS and readable(tensor):
         with torch.no_grad():
             largest = torch.linalg.vector_norm(tensor.detach(), math.inf).float()
         read_numbers(c, [largest], told)
