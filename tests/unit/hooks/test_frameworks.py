@@ -111,8 +111,8 @@ def test_an_evaluations_loss_is_no_steps(ring: Path) -> None:
     """Megatron's forward-only runs between two steps report theirs as the others do."""
     c = core.ensure()
     with torch.no_grad():
-        backward_loss.log_loss(c, 9.0, c.step)
-    backward_loss.log_loss(c, 1.0, c.step)
+        backward_loss.log_losses(c, [torch.tensor(9.0)], c.step, sum)
+    backward_loss.log_losses(c, [torch.tensor(1.0)], c.step, sum)
     assert [r.a for r in read_rank(ring).of(Kind.METRIC) if r.name == "loss"] == [1.0]
 
 

@@ -82,20 +82,11 @@ def is_one_number(tensor: Any) -> bool:
     return plain and readable(tensor)
 
 
-def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
-    """Write METRIC loss for the current step, or for ``reported``, a schedule's first step; an
-    evaluation's belongs to no step. A loss that the program logs comes later and so wins."""
-    if reported is None or torch.is_grad_enabled():
-        not_finite.loss(c, value)
-        number = c.step if reported is None else reported
-        _write_loss(c, value, number, now_ns(), int(reported is not None))
-
-
 def log_losses(
     c: _core.Core, losses: Sequence[Any], step: int, loss_of: Callable[[list[float]], float]
 ) -> None:  # fmt: skip
-    """Log what ``loss_of`` makes of the losses of a schedule that began in ``step``, as
-    ``log_loss`` does."""
+    """Write METRIC loss of a schedule that began in ``step``: what ``loss_of`` makes of its losses;
+    an evaluation's belongs to no step. One that the program logs comes later and so wins."""
     t, on_host = now_ns(), all(loss.is_cpu for loss in losses)
 
     def told(values: list[float]) -> None:
