@@ -24,7 +24,7 @@ SLACK_NS: Final = 20_000
 """Of the truth's own clock, and a kernel's launch."""
 SHARE: Final = 0.02
 ANY, CUDA = ("sim", "cuda"), ("cuda",)
-US, MS = 1000, 1_000_000
+US, MS, SPOILT = 1000, 1_000_000, 4
 RECIPES: Final = {"ddp": 2, "zero3": 2, "1f1b": 4, "tp": 2}
 
 
@@ -166,6 +166,17 @@ def numbers(device: str, checks: Checks) -> None:
         f"{told['number']} asked for in {told['asked_ms']:.1f} ms, while the device was busy for "
         f"{told['ahead_ms']} ms"
     )
+
+
+def inputs(device: str, checks: Checks) -> None:
+    """A sum whose input is NaN is told, and no other."""
+    (told,), rings = ran(device, "inputs", 1, GPU_SPOILT=str(SPOILT))
+    bad = [r.step for r in rings[0].of(Kind.PROBE, "nan")]
+    checks.that(bad == [SPOILT], f"NaN was seen in steps {bad}, not in {SPOILT}")
+    checks.that(told["syncs"] in (0, None), f"{told['syncs']} synchronizing calls")
+    (until,) = rings[0].of(Kind.PROBE, "inputs finite") or (None,)
+    checks.that(until is not None and until.a == SPOILT - 1, "no word on the steps before")
+    checks.figure = f"the sum of step {SPOILT} of 6"
 
 
 def graph_ops(device: str, checks: Checks) -> None:
@@ -369,6 +380,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1)),
     Row("ops", "ops end by the device's clock", ANY, partial(ops, ranks=2)),
     Row("numbers", "losses and sums are read without a wait", ANY, numbers),
+    Row("inputs", "NaN in a sum is seen without a wait", ANY, inputs),
     Row("stands", "how long a stream stands in waits for ops", ANY, stands),
     Row("contexts", "no rank is on another's device", ANY, contexts),
     Row("gloo", "gloo's ops have no times of the device", CUDA, on_gloo),

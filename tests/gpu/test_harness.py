@@ -64,7 +64,7 @@ def test_a_row_for_another_device_is_skipped_with_a_reason() -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("name", ["spans", "streams", "stands", "numbers", "oom"])
+@pytest.mark.parametrize("name", ["spans", "streams", "stands", "numbers", "inputs", "oom"])
 def test_rows_hold_on_the_simulated_accelerator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARDBG_SIM", str(ROOT / ".native"))
     try:

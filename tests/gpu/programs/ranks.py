@@ -31,6 +31,7 @@ LONG_MS, STREAMS = 2000, 16
 WAITS, LATE_MS, BESIDE_MS = 4, 100, 20
 NUMBERS = 500
 AHEAD_MS = 400
+SPOILT = int(os.environ.get("GPU_SPOILT", "4"))
 """Of a first kernel: behind it the host is ahead, so a span begins when the kernel before ends."""
 
 
@@ -208,6 +209,21 @@ def numbers(there: Device) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def inputs(there: Device) -> dict[str, Any]:
+    """Sums of gradients in six steps, of which one is NaN in step SPOILT."""
+    weight = torch.nn.Parameter(torch.ones(1 << 14, device=there.name))
+    optimizer, syncs = torch.optim.SGD([weight], lr=0.1), 0
+    for step in range(6):
+        weight.grad = torch.full_like(weight, float("nan") if step == SPOILT else 1.0)
+        dist.all_reduce(weight.grad)
+        optimizer.step()
+        syncs = there.syncs() if step == 0 else syncs
+    syncs = None if syncs is None else (there.syncs() or 0) - syncs
+    torch.accelerator.synchronize()
+    time.sleep(1)
+    return {"syncs": syncs}
+
+
 def stands(there: Device) -> dict[str, Any]:
     """Waits for asynchronous ops, to which rank 1 comes late, behind a kernel that runs beside
     them: how long the stream stood between that and the next kernel, in ns."""
@@ -322,7 +338,7 @@ CASES = {
     case.__name__: case
     for case in (
         spans, anchors, streams, beside, graphs, graph_ops, ops, numbers, stands, contexts, train,
-        oom, hang,
+        inputs, oom, hang,
     )
 }  # fmt: skip
 BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
