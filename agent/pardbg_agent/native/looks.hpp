@@ -10,7 +10,7 @@
 
 namespace pardbg {
 
-constexpr double kLateShare = 0.001;  // late_inputs.SHARE; below MAX_SENDS, MAX_EVERY
+constexpr double kLateShare = 0.002;  // late_inputs.SHARE; below MAX_SENDS, MAX_EVERY
 constexpr uint32_t kMaxSends = 32, kMaxEvery = 64;
 
 // Whether inputs of a reduction, by its number in wire.REDUCE, are looked at: late_inputs.SUMS.

@@ -23,7 +23,7 @@ from pardbg_agent.hooks.watch import probes
 from pardbg_agent.wire import NONE, REDUCE, Kind
 
 HOOK: Final = "device inputs"
-SHARE: Final = 0.001
+SHARE: Final = 0.002
 MAX_SENDS: Final = 32
 MAX_EVERY: Final = 64
 """Maximum number of steps of which one is looked at."""
