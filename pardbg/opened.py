@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.analysis.answers.moments import moments
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report import report as make_report
 from pardbg.analysis.answers.report_pipeline import PipelineReport
@@ -94,7 +95,8 @@ class Session:
         })  # fmt: skip
 
     def _repr_html_(self) -> str:
-        shown = escape(page(self._report, self.name), quote=True)
+        drawn = page(self._report, self.name, moments(self.store, self._report))
+        shown = escape(drawn, quote=True)
         return f'<iframe srcdoc="{shown}" style="width:100%;height:40em;border:0"></iframe>'
 
 

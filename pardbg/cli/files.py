@@ -77,10 +77,12 @@ def report(session: str, json_: bool, html: Path | None, part: int | None, force
     if html is None or json_:
         common.echo(json.dumps(as_json(data), indent=2) if json_ else text(data))
     if html is not None:
+        from pardbg.analysis.answers.moments import moments
         from pardbg.render.reports.html import page
 
+        drawn = page(data, Path(session).name, moments(store, data))
         with common.new_file(html, force) as fresh:
-            fresh.write_text(page(data, Path(session).name), encoding="utf-8")
+            fresh.write_text(drawn, encoding="utf-8")
         common.talk(f"wrote {html}")
 
 

@@ -83,6 +83,7 @@ class Report:
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
     findings: tuple[Finding, ...]
+    begin_ns: int = 0
     stacks: tuple[RankStack, ...] = ()
     """Stacks of the culprits of errors and warnings, as known."""
     devices: tuple[DeviceNews, ...] = ()
@@ -121,6 +122,7 @@ def report(store: Store) -> Report:
         traffic=traffic_view(view),
         memory=memory_rows(view),
         findings=found,
+        begin_ns=view.begin_ns,
         stacks=tuple(
             one for one in rank_stacks(view) if one.rank in culprits and _is_last(view, one)
         ),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
+from pardbg.analysis.answers.moments import Moment
 from pardbg.analysis.answers.report_pipeline import RankUse
+from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.memory.breakdown import MemoryRow
@@ -25,6 +27,18 @@ MAX_RANKS: Final = 64
 """Maximum number of ranks in a picture; the tables and ``--json`` have all."""
 MAX_BARS: Final = 240
 _PLAN_H, _SEEN_H, _GAP = 9.0, 24.0, 10.0
+_LANE_H: Final = 18.0
+LANES: Final = (("compute", "phase"), ("wait", "comm"))
+"""Lanes by preference: the first existing one of each row is drawn, one row below the other."""
+_LANE_STYLE: Final = {
+    "F": "F", "B": "B", "I": "I", "W": "W", "forward": "F", "backward": "B", "optimizer": "O",
+    "data": "A",
+}  # fmt: skip
+"""Action or phase -> letter of its style."""
+LANE_KEYS: Final = (
+    ("F", "forward"), ("B", "backward"), ("O", "optimizer"), ("X", "other phases"), ("C", "ops"),
+    ("S", "waits"),
+)  # fmt: skip
 MEMORY: Final = (
     ("parameters", "P"), ("gradients", "G"), ("optimizer state", "O"), ("activations", "A"),
 )  # fmt: skip
@@ -86,6 +100,54 @@ def _seen_row(
 
 def _kind(kind: str) -> str:
     return kind if kind in ("F", "B", "I", "W") else "X"
+
+
+def moment(drawn: Moment, culprits: Sequence[int], begin_ns: int) -> str:
+    """Draw what ranks did in a window, a row each for computing and for ops and waits. Labels of
+    the axis count from ``begin_ns``."""
+    rows = [(rank, names) for rank in sorted(drawn.lanes) if (names := _rows(drawn.lanes[rank]))]
+    height = 22 + sum(len(names) * _LANE_H + _GAP for _, names in rows)
+    svg = Svg(WIDTH, height, "timeline of some ranks")
+    window = max(1, drawn.t1_ns - drawn.t0_ns)
+    scale = (WIDTH - LEFT - RIGHT) / window
+    for tick in ticks(window, 8):
+        svg.line(LEFT + tick * scale, 14, LEFT + tick * scale, height, "grid")
+        svg.text(LEFT + tick * scale + 3, 10, duration(drawn.t0_ns - begin_ns + tick), "t dim")
+    top = 18.0
+    for rank, names in rows:
+        style = "t strong" if rank in culprits else "t"
+        svg.text(LEFT - 8, top + 13, f"rank {rank}", style, "end")
+        if rank in culprits and drawn.stands:
+            last = max((s.t1_ns for name in names for s in drawn.lanes[rank][name]), default=0)
+            there = LaneSpan(last, drawn.t1_ns, drawn.stands, "stands")
+            _span(svg, there, drawn, top, scale)
+        for name in names:
+            for span in drawn.lanes[rank][name]:
+                _span(svg, span, drawn, top, scale)
+            top += _LANE_H
+        top += _GAP
+    return svg.markup()
+
+
+def _rows(lanes: Mapping[str, Sequence[LaneSpan]]) -> list[str]:
+    """Return the lanes that are drawn: the first existing one of each row."""
+    there = ([name for name in names if lanes.get(name)] for names in LANES)
+    return [names[0] for names in there if names]
+
+
+def _span(svg: Svg, span: LaneSpan, drawn: Moment, top: float, scale: float) -> None:
+    begin, end = max(span.t0_ns, drawn.t0_ns), min(span.t1_ns, drawn.t1_ns)
+    x, width = LEFT + (begin - drawn.t0_ns) * scale, (end - begin) * scale
+    if end <= begin:
+        return
+    _, _, what = span.style.partition(".")
+    style = _LANE_STYLE.get(what, {"wait": "S", "stands": "bar over"}.get(span.style, "C"))
+    if span.style.startswith(("action", "phase")) and what not in _LANE_STYLE:
+        style = "X"
+    title = f"{span.label}: {duration(span.t1_ns - span.t0_ns)}"
+    svg.rect(x, top, max(width, 0.6), _LANE_H - 2, f"lane {style}", title)
+    if fits(span.label, width):
+        svg.text(x + 3, top + 12, span.label, "t halo" if style in "CS" else f"on {style}")
 
 
 def ledger(use: Sequence[RankUse]) -> str:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
+from pardbg.analysis.answers.moments import Moment
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
+from pardbg.analysis.comm.traffic import StepTraffic
 from pardbg.render.draw.svg import escape as _e
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
@@ -24,18 +26,18 @@ from pardbg.render.reports.sections import (
     rank_rows,
     shown_rows,
 )
-from pardbg.words import count, duration, number, percent, plural
+from pardbg.words import count, duration, number, percent, plural, size
 
 MAX_FINDINGS: Final = 40
 MAX_ROWS: Final = 64
 
 
-def page(report: Report, source: str) -> str:
-    """Return the report's page. ``source``: the session's name."""
+def page(report: Report, source: str, drawn: Sequence[Moment] = ()) -> str:
+    """Return the report's page. ``source``: the session's name; ``drawn``: moments to draw."""
     sections = (
-        _head(report, source), _facts(report), _findings(report), _pipeline(report.pipeline),
-        _steps(report), _collectives(report), _p2p(report), _memory(report), _ranks(report),
-        _foot(report, source),
+        _head(report, source), _facts(report), _findings(report, drawn), _timeline(report, drawn),
+        _pipeline(report.pipeline), _steps(report), _collectives(report), _p2p(report),
+        _traffic(report.traffic.step), _memory(report), _ranks(report), _foot(report, source),
     )  # fmt: skip
     return document(report.run.name or "run", sections)
 
@@ -78,16 +80,53 @@ def _facts(report: Report) -> str:
     return f'<div class="facts">{cells}</div>'
 
 
-def _findings(report: Report) -> str:
+def _findings(report: Report, drawn: Sequence[Moment]) -> str:
     found = report.findings
     if not found:
         return section("Findings", f'<div class="finding good">{_e(nothing(report))}</div>')
-    items = [
-        f'<div class="finding {_e(f.severity)}"><b>{_e(f.severity)} · {_e(f.kind)}</b>'
-        f"{_e(f.text)}</div>"
-        for f in found[:MAX_FINDINGS]
-    ]
+    linked = {one.finding for one in drawn}
+    items = []
+    for at, f in enumerate(found[:MAX_FINDINGS]):
+        when = _e(_when(report, f.t_ns))
+        when = f'<a href="#at-{at}">{when}</a>' if at in linked else when
+        items.append(
+            f'<div class="finding {_e(f.severity)}"><b>{_e(f.severity)} · {_e(f.kind)}</b>'
+            f'{_e(f.text)} <small>{when}</small><p class="dim">{_e(f.advice)}</p></div>'
+        )
     return section("Findings", "".join(items) + more(found, MAX_FINDINGS))
+
+
+def _when(report: Report, t_ns: int) -> str:
+    return f"at {duration(max(0, t_ns - report.begin_ns))}"
+
+
+def _timeline(report: Report, drawn: Sequence[Moment]) -> str:
+    """Draw each moment; a finding's link leads to its own."""
+    body = ""
+    keys = [key(f"lane {style}", word) for style, word in charts.LANE_KEYS]
+    for one in drawn:
+        of = None if one.finding is None else report.findings[one.finding]
+        name, culprits = (f"step {one.step}", ()) if of is None else (of.kind, of.culprits)
+        until = duration(max(0, one.t1_ns - report.begin_ns))
+        caption = f"{name}, {duration(one.t1_ns - one.t0_ns)} up to {until}. "
+        picture = charts.moment(one, culprits, report.begin_ns)
+        body += f'<div id="at-{one.finding}">{figure(picture, caption, keys)}</div>'
+    return section("Timeline", body) if body else ""
+
+
+def _traffic(step: StepTraffic | None) -> str:
+    """Table what a rank sends in a step, by axis of the mesh and op."""
+    if step is None or not step.ops:
+        return ""
+    heads = ("axis", "op", "groups", "in a step", "each", "a rank sends", "source")
+    rows = [
+        (op.axis, op.op, f"{len(op.groups)} of {len(op.groups[0]) if op.groups else 0} ranks",
+         f"{op.number:.4g}", size(op.payload / op.number if op.number else 0), size(op.sent),
+         op.source)
+        for op in step.ops[:MAX_ROWS]
+    ]  # fmt: skip
+    body = table(heads, rows, left=2) + more(step.ops, MAX_ROWS)
+    return section("Traffic", body, f"means of steps {step.first}–{step.last}")
 
 
 def _pipeline(pipeline: PipelineReport | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pardbg.analysis.answers.moments import window_end
 from pardbg.analysis.answers.snapshot import MANY, Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.analysis.findings.kinds.stall_kinds import Stalled
@@ -274,11 +275,9 @@ _PRINTED: Final = 40
 
 def lanes_of(snapshot: Snapshot, finding: Finding, columns: int) -> TimelineWant:
     """Return the wanted lanes up to a finding's time; for a hang up to the wait's end."""
-    end_ns, span_ns = finding.t_ns, None
-    if isinstance(finding.facts, Stalled):  # the wait is the fault: all of it, and a step
-        until_ns = getattr(finding.facts, "until_ns", snapshot.t_ns)
-        end_ns = max(finding.t_ns, min(until_ns, snapshot.t_ns))
-        span_ns = end_ns - finding.t_ns + (snapshot.step_ns or 0)
+    end_ns = window_end(finding, snapshot.t_ns)
+    stalled = isinstance(finding.facts, Stalled)
+    span_ns = end_ns - finding.t_ns + (snapshot.step_ns or 0) if stalled else None
     ranks = about(snapshot, finding)
     return TimelineWant(span_ns or None, max(10, columns), ranks, end_ns=end_ns)
 

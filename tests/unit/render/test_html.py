@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from statistics import median
 
 import pytest
 
+from pardbg.analysis.answers.moments import Moment, moments
 from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.steps import StepRow
 from pardbg.render.draw.svg import ticks
 from pardbg.render.reports import charts
 from pardbg.render.reports.html import page
 from pardbg.render.reports.text import text
+from tests.unit.analysis.test_findings_speed import data_parallel
 from tests.unit.analysis.test_schedule import two_ranks
-from tests.unit.trace_builder import Trace
+from tests.unit.trace_builder import MS, Trace
 
 
 class Outline(HTMLParser):
@@ -64,6 +69,44 @@ def test_the_page_needs_nothing_else_and_is_well_formed() -> None:
     assert "Bubble: measured 40.0%" in outline.text
     for picture in re.findall(r"<svg viewBox.*?</svg>", made):
         ElementTree.fromstring(picture)
+
+
+def test_a_finding_leads_to_what_ranks_did_around_it() -> None:
+    """Rank 1 is late in each step of 100 ms; forwards and backwards of two steps are drawn."""
+    store = data_parallel(Trace(3), {1: {"forward": 30}}).store()
+    made = report(store)
+    (at,) = [at for at, one in enumerate(made.findings) if one.kind == "straggler"]
+    drawn = moments(store, made)
+    (one,) = [one for one in drawn if one.finding == at]
+    text = page(made, "s.mcap", drawn)
+    assert f'href="#at-{at}"' in text and f'id="at-{at}"' in text
+    assert html.escape(made.findings[at].advice) in text
+    assert one.t1_ns == made.findings[at].t_ns
+    step_ns = round(median(step.duration_ns for step in made.steps))
+    assert one.t1_ns - one.t0_ns == 2 * step_ns and set(one.lanes) == {0, 1, 2}
+    picture = charts.moment(one, (1,), made.begin_ns)
+    spans = [s for lanes in one.lanes.values() for s in lanes["phase"] if s.label == "forward"]
+    drawn_wide = [w for _, w in boxes(picture, "lane F")]
+    scale = (charts.WIDTH - charts.LEFT - charts.RIGHT) / (one.t1_ns - one.t0_ns)
+    within = [min(s.t1_ns, one.t1_ns) - max(s.t0_ns, one.t0_ns) for s in spans]
+    assert sorted(drawn_wide) == pytest.approx(sorted(n * scale for n in within), abs=0.1)
+
+
+def test_without_trouble_the_newest_step_is_drawn() -> None:
+    store = two_ranks().store()
+    made = report(store)
+    (one,) = moments(store, made)
+    assert one.finding is None and one.step == made.steps[-1].step
+    assert one.t1_ns - one.t0_ns == made.steps[-1].duration_ns
+
+
+def test_the_place_where_a_culprit_stands_fills_the_wait() -> None:
+    span = LaneSpan(0, 20 * MS, "backward", "phase.backward")
+    drawn = Moment(0, 100 * MS, {0: {"phase": (span,)}}, 0, stands="a.py:3 in f")
+    wide = charts.WIDTH - charts.LEFT - charts.RIGHT
+    assert boxes(charts.moment(drawn, (0,), 0), "lane bar over") == [
+        pytest.approx((charts.LEFT + 0.2 * wide, 0.8 * wide), abs=0.1)
+    ]
 
 
 def test_the_schedule_is_in_proportion() -> None:
