@@ -55,7 +55,7 @@ def _of_findings(
 ) -> Iterator[Moment]:
     usual_ns = round(median([step.duration_ns for step in report.steps] or [_LEAST_NS]))
     for at, finding in told[:MAX_MOMENTS]:
-        t1_ns, span_ns = window_end(finding, store.end_ns), _STEPS * usual_ns
+        t1_ns, span_ns = finding.lasts_until(store.end_ns), _STEPS * usual_ns
         if t1_ns != finding.t_ns:
             span_ns = t1_ns - finding.t_ns + usual_ns
         t0_ns = t1_ns - max(span_ns, _LEAST_NS)
@@ -64,11 +64,3 @@ def _of_findings(
         stands = finding.where or "" if isinstance(finding.facts, Stalled) else ""
         drawn = lanes(store, t0_ns, t1_ns, _COLUMNS, ranks)
         yield Moment(t0_ns, t1_ns, drawn, at, stands=stands)
-
-
-def window_end(finding: Finding, now_ns: int) -> int:
-    """Return when the activity ends that shows a finding: of a hang, where the wait, which is the
-    fault, ends."""
-    if not isinstance(finding.facts, Stalled):
-        return finding.t_ns
-    return max(finding.t_ns, min(getattr(finding.facts, "until_ns", now_ns), now_ns))

@@ -53,6 +53,10 @@ class Facts:
         """Return the screen with the evidence, where the candidate names none; empty: none."""
         return word(type(self), "screen")
 
+    def lasts_until(self, now_ns: int) -> int | None:
+        """Return when a wait that is the fault ends, in ns; None: it is no wait."""
+        return None
+
     def severity(self) -> Severity:
         """Return the severity that these facts have by themselves."""
         return "warning"
@@ -157,6 +161,12 @@ class Finding:
         """Return the sort key of a list of findings: worst severity first, then those that name a
         culprit, then newest."""
         return SEVERITIES.index(self.severity), not self.culprits, -self.t_ns
+
+    def lasts_until(self, now_ns: int) -> int:
+        """Return when the activity ends that shows the fault, in ns: of a hang, where the wait,
+        which is the fault, ends."""
+        until_ns = None if self.facts is None else self.facts.lasts_until(now_ns)
+        return self.t_ns if until_ns is None else max(self.t_ns, until_ns)
 
     @property
     def identity(self) -> tuple[object, ...]:

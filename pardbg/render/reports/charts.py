@@ -103,8 +103,8 @@ def _kind(kind: str) -> str:
 
 
 def moment(drawn: Moment, culprits: Sequence[int], begin_ns: int) -> str:
-    """Draw what ranks did in a window, a row each for computing and for ops and waits. Labels of
-    the axis count from ``begin_ns``."""
+    """Draw the activity of ranks in a window: two rows a rank, one of phases or actions, one of
+    waits or ops. Labels of the axis count from ``begin_ns``."""
     rows = [(rank, names) for rank in sorted(drawn.lanes) if (names := _rows(drawn.lanes[rank]))]
     height = 22 + sum(len(names) * _LANE_H + _GAP for _, names in rows)
     svg = Svg(WIDTH, height, "timeline of some ranks")

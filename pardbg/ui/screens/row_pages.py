@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pardbg.analysis.answers.moments import window_end
 from pardbg.analysis.answers.snapshot import MANY, Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.analysis.findings.kinds.stall_kinds import Stalled
@@ -275,7 +274,7 @@ _PRINTED: Final = 40
 
 def lanes_of(snapshot: Snapshot, finding: Finding, columns: int) -> TimelineWant:
     """Return the wanted lanes up to a finding's time; for a hang up to the wait's end."""
-    end_ns = window_end(finding, snapshot.t_ns)
+    end_ns = finding.lasts_until(snapshot.t_ns)
     stalled = isinstance(finding.facts, Stalled)
     span_ns = end_ns - finding.t_ns + (snapshot.step_ns or 0) if stalled else None
     ranks = about(snapshot, finding)

@@ -44,6 +44,9 @@ class Stalled(Facts):
     over: bool
     """Whether the job has fallen apart since."""
 
+    def lasts_until(self, now_ns: int) -> int | None:
+        return min(getattr(self, "until_ns", now_ns), now_ns)
+
     def verb(self, ranks: Sequence[int]) -> str:
         """Return the verb that follows the names of waiting ranks."""
         return "waited" if self.over else waits_text(ranks)
