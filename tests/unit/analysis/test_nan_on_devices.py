@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.analysis.findings.values import exchanged
 from pardbg_agent import wire
+from pardbg_agent.hooks.ops import late_inputs
 from tests.unit.analysis.test_findings_speed import found, one
 from tests.unit.analysis.test_findings_values import probe
 from tests.unit.facts import facts
@@ -34,9 +36,11 @@ def test_which_stage_of_a_device_made_a_nan_is_not_known_unless_all_looked(
     assert (finding.culprits, facts(finding, "hidden", "step")) == (culprits, (not culprits, 5))
 
 
-def on_devices(num_steps: int, bad: int, losses: int = 99, looked: int = -1) -> Trace:
+def on_devices(
+    num_steps: int, bad: int, losses: int = 99, looked: int = -1, sums: int = 1
+) -> Trace:
     """Rank 1's sum is not finite in step ``bad``, nor are losses from step ``losses`` on; rank 0
-    looked at its own up to ``looked``."""
+    looked at its own up to ``looked``. Each has ``sums`` in a step."""
     trace = Trace(2)
     for proc in trace.ranks:
         proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device="cuda")
@@ -44,7 +48,9 @@ def on_devices(num_steps: int, bad: int, losses: int = 99, looked: int = -1) -> 
         t = 100 * step
         for proc in trace.ranks:
             proc.seen_loss(t + 30, float("nan") if step >= losses else 1.0, step)
-            seq = proc.collective("world", "all_reduce", t + 40, t + 50, step=step)
+            for at in range(sums):
+                begin = t + 40 + at
+                seq = proc.collective("world", "all_reduce", begin, begin + 1, 1 << 20, step=step)
             if step == bad and proc.rank == 1:
                 probe(proc, "nan", t + 40, step, group_id=proc.group("world"), seq=seq, a=0, b=-1)
             elif step == losses and proc.rank == 0:
@@ -69,11 +75,54 @@ def test_a_sum_on_a_device_is_no_trouble_before_losses_are() -> None:
     assert (finding.severity, facts(finding, "step", "lasts")) == ("info", (5, False))
 
 
-@pytest.mark.parametrize(("looked", "unseen"), [(5, False), (4, True)])
+@pytest.mark.parametrize(
+    ("looked", "sums", "unseen"), [(5, 1, False), (5, 2, False), (5, 3, True), (4, 1, True)]
+)
 def test_losses_of_all_devices_may_come_from_a_sum_that_was_not_seen(
-    looked: int, unseen: bool
+    looked: int, sums: int, unseen: bool
 ) -> None:
-    trace = on_devices(9, 99, 6, looked)
+    """Of more than two sums in a step, only the first and the last are looked at."""
+    trace = on_devices(9, 99, 6, looked, sums)
     probe(trace.ranks[1], "inputs finite", 660, 6, a=5, b=1)
     finding = one(trace, "nan")
     assert facts(finding, "what", "everywhere", "unseen") == ("loss", True, unseen)
+
+
+@pytest.mark.parametrize(("messages", "culprits"), [(32, (1,)), (33, ())])
+def test_a_rank_did_not_look_at_more_messages_of_a_step(
+    messages: int, culprits: tuple[int, ...]
+) -> None:
+    """Rank 0 sends so many; of the 33rd nobody knows, and rank 1's loss may come from it."""
+    assert exchanged.MAX_SENDS == late_inputs.MAX_SENDS
+    finding = one(sending(8, messages, bad=5), "nan")
+    assert (finding.culprits, facts(finding, "hidden")) == (culprits, not culprits)
+
+
+def sending(num_steps: int, messages: int, bad: int, masks: bool = False) -> Trace:
+    """Rank 0 sends messages, one of them a mask with infinities; rank 1's loss is NaN from step
+    ``bad`` on."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        probe(proc, "inputs finite", 640, 6, a=-1 if masks and not proc.rank else 5, b=1)
+        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device="cuda")
+    for step in range(num_steps):
+        t, (first, last) = 100 * step, trace.ranks
+        for at in range(messages):
+            first.p2p("world", 1, True, t + at / 2, t + at / 2 + 0.5, step=step)
+            last.p2p("world", 0, False, t + at / 2, t + at / 2 + 0.5, step=step)
+        if masks:
+            flags = int(wire.Flag.P2P | wire.Flag.SEND)
+            probe(first, "nan", t, step, flags=flags, seq=messages * step, peer=1, a=0, b=-1)
+        last.seen_loss(t + 30, float("nan") if step >= bad else 1.0, step)
+        for proc in trace.ranks:
+            proc.step(step, t, t + 90)
+    return trace
+
+
+def test_masks_are_no_trouble_and_make_no_rank_a_culprit() -> None:
+    """Rank 0 sends infinities in each step, as masks have them. A NaN may hide among them."""
+    for num_steps in (1, 2, 3, 4, 9):
+        trace = sending(num_steps, 2, bad=99, masks=True)
+        assert not [of for of in found(trace) if of.kind == "nan"]
+    finding = one(sending(9, 2, bad=6, masks=True), "nan")
+    assert (finding.culprits, facts(finding, "what", "step", "hidden")) == ((), ("loss", 6, True))

@@ -32,7 +32,7 @@ class NotFinite(Facts):
     everywhere: bool
     """Whether all ranks had the first non-finite value at once."""
     hidden: bool = False
-    """Whether another rank may have made the value: it did not look at what it sends and sums."""
+    """Whether another rank may have made the value: not all that it sends and sums is looked at."""
     steps: tuple[int, ...] = ()
     """All steps with non-finite values, if there were several and each time the next was finite."""
     before: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class NotFinite(Facts):
     spoilt: tuple[int, ...] = ()
     """Ranks whose parameter was not finite when they computed the loss."""
     unseen: bool = False
-    """A rank did not look at what it sums on a device in the step before: it may be one rank's."""
+    """Not all that ranks sum on devices in the step before is looked at: it may be one rank's."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -53,8 +53,8 @@ class NotFinite(Facts):
         if self.hidden:
             text = (
                 f"{ranks_text(about.ranks)} had the first non-finite {self.what}, in step "
-                f"{self.step}. Which rank made it is not known: not all looked at what they send "
-                f"and sum on their devices."
+                f"{self.step}. Which rank made it is not known: not all that they send and "
+                f"sum on their devices is looked at."
             )
         elif self.everywhere:
             text = f"on all ranks at once the {self.what} is not finite in step {self.step}."
@@ -64,8 +64,8 @@ class NotFinite(Facts):
                 )
             elif self.unseen:
                 text += (
-                    " It may be one rank's gradient: not all ranks looked at what they sum on "
-                    "their devices in the step before."
+                    " It may be one rank's gradient: not all that they sum on their devices in the "
+                    "step before is looked at."
                 )
         if self.before and not self.hidden:
             text += (
@@ -77,7 +77,8 @@ class NotFinite(Facts):
             text += f" Before that loss was made, {self.parameter} was not finite already{own}."
         elif self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
-        others = tuple(rank for rank in self.since if rank not in about.culprits)
+        first = about.ranks if self.hidden else about.culprits
+        others = tuple(rank for rank in self.since if rank not in first)
         if others and not self.everywhere:
             text += f" Since then {ranks_text(others)} {agreed('has', others)} it too."
         if self.steps:

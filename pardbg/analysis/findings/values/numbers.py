@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +28,8 @@ _MOST: Final = 256
 """Maximum number of non-finite values looked at, of each sort and rank."""
 _PASSED: Final = 2
 """Number of finite losses after which a non-finite value has passed."""
+_MASKS: Final = 3
+"""Number of steps in which a rank sends non-finite values without harm, as masks have them."""
 _PHASES: Final = 1 << 11
 """Number of phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
@@ -61,12 +63,18 @@ class _Seen:
     """Name of the parameter."""
     count: int = 0
     """Number of non-finite values in a message."""
+    sends: bool = False
+    """Whether the op is a message."""
 
 
 def nan_origin(view: View) -> Iterable[Candidate]:
     """Find the rank whose numbers were not finite first."""
     seen = [one for rank, process in view.ranks.items() for one in _not_finite(view, rank, process)]
-    begun = [one for one in seen if one.what != "grad"]
+    masks = _masks(view, seen)
+    begun = [
+        one for one in seen
+        if one.what != "grad" and not (one.sends and one.rank in masks)
+    ]  # fmt: skip
     if not begun:
         return
     step = min(one.step for one in begun)
@@ -78,7 +86,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     if gathered:
         first, what = gathered[0], f"input to {gathered[0].op}"
         culprits = tuple(sorted({one.rank for one in gathered}))
-    hidden = _hidden(view, first, losses if what == "loss" else ())
+    hidden = _hidden(view, first, losses if what == "loss" else (), masks)
     names = sorted(
         (one for one in seen if one.what == "grad" and one.step in (step, step + 1)),
         key=lambda one: (one.step, one.rank not in culprits),
@@ -108,14 +116,40 @@ def nan_origin(view: View) -> Iterable[Candidate]:
                         not culprits and what == "loss" and _mixed(view, first.rank, step),
                         whose,
                         not culprits and what == "loss" and step > 0
-                        and not exchanged.looked_at_inputs(view, view.ranks, step - 1)),
+                        and not exchanged.looked_at_sums(view, step - 1)),
     )  # fmt: skip
 
 
-def _hidden(view: View, first: _Seen, losses: Sequence[int]) -> bool:
-    """Return whether a rank that did not look at its inputs in that step may have made the first
-    value that is not finite: an earlier stage, or another one that brings it to the same op."""
+def _masks(view: View, seen: Sequence[_Seen]) -> set[int]:
+    """Return the ranks whose messages may rightly have values that are not finite, as those of
+    several steps had while all losses were finite."""
+    sent = {(one.rank, one.step) for one in seen if one.sends}
+    sound = {step for step in {step for _, step in sent} if _harmless(view, step)}
+    counts = Counter(rank for rank, step in sent if step in sound)
+    return {rank for rank, num in counts.items() if num >= _MASKS}
+
+
+def _harmless(view: View, step: int) -> bool:
+    """Return whether all losses of a step and of the next one are known and finite."""
+    found = False
+    for process in view.ranks.values():
+        values, own = _own_losses(view, process)
+        if own.any():
+            table, visible = view.rows(process, "metric")
+            steps, found = table.col("step")[:visible], True
+            parts = [values[own & (steps == one)] for one in (step, step + 1)]
+            if not all(len(part) and np.isfinite(part).all() for part in parts):
+                return False
+    return found
+
+
+def _hidden(view: View, first: _Seen, losses: Sequence[int], masks: set[int]) -> bool:
+    """Return whether a rank that did not look at its inputs in that step, or whose messages have
+    ``masks``, may have made the first value that is not finite: an earlier stage, or another one
+    that brings it to the same op."""
     if losses:
+        if any(device(view.ranks[rank]) for rank in masks):
+            return True
         processes = (view.ranks[rank] for rank in losses)
         sends = any(device(of) and view.visible(of, "issue_p2p") for of in processes)
         return sends and not exchanged.looked_at_inputs(view, view.ranks, first.step)
@@ -127,8 +161,8 @@ def _undecided(view: View, first: _Seen, begun: Sequence[_Seen]) -> bool:
     skips: until the rank's next losses are known."""
     if first.what != "op" or not device(view.ranks[first.rank]) or view.run_end is not None:
         return False
-    _, own = _own_losses(view, view.ranks[first.rank])
-    waits = bool(own.any()) and all(one.what != "loss" for one in begun)
+    known = any(_own_losses(view, process)[1].any() for process in view.ranks.values())
+    waits = known and all(one.what != "loss" for one in begun)
     return waits and not _passed(view, max(one.step for one in begun))
 
 
@@ -263,7 +297,8 @@ def _probed(view: View, rank: int, process: Process, op: str, grad: str = "-") -
     for t, (count, name_id, step, *of) in zip(times, table.tuples(rows, *columns), strict=True):
         if (name := wanted[name_id]) == op:
             sent = count if of[2] & _P2P else 0
-            yield _Seen(rank, step, t, "op", *_op(process, rank, *of), count=sent)
+            yield _Seen(rank, step, t, "op", *_op(process, rank, *of), count=sent,
+                        sends=bool(of[2] & _P2P))  # fmt: skip
         else:
             yield _Seen(rank, step, t, "grad", "", (), name.removeprefix(grad))
 
