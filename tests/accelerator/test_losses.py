@@ -91,9 +91,9 @@ def test_a_devices_losses_and_replicas_are_known_without_waiting(
 def test_a_devices_inputs_are_looked_at_without_waiting(
     way: str, simulated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of DDP's sums the last of 16 KiB or more, in each step but the first. The sum that is not
+    """Of sums of 16 KiB or more the step's first, which is DDP's, and its last. The sum that is not
     finite is rank 1's; after it both ranks' are, as the loss is. The message is infinite in places,
-    and so is the maximum, which may be."""
+    and so is the maximum, which may be. Of another one a sum would overflow."""
     for name, value in {"HOOKS": way, "NATIVE": NATIVE, "SIM": simulated}.items():
         monkeypatch.setenv(f"PARDBG_{name}", value)
     ended, rings = run_watched([Job("job", 2, ("tests.accelerator.programs.spoiling",))])["job"]
@@ -105,10 +105,10 @@ def test_a_devices_inputs_are_looked_at_without_waiting(
         assert ring.defined("error") == []
         bad = ring.of(Kind.PROBE, "nan")
         sums = [r for r in ring.of(Kind.OP_ISSUE, "all_reduce") if r.a >= LEAST_BYTES]
-        last = {r.step: r.seq for r in sums if r.seq < sums[-2].seq}
+        first = {r.step: r.seq for r in reversed(sums[:-2])}
         begins = spoiling.BREAKS + (1 - rank)
         assert {r.step: r.seq for r in bad if not r.flags & Flag.P2P} == {
-            step: last[step] for step in range(begins, spoiling.STEPS)
+            step: first[step] for step in range(begins, spoiling.STEPS)
         }
         ((finite, every),) = [(r.a, r.b) for r in ring.of(Kind.PROBE, "inputs finite")]
         assert (finite, every) == (begins - 1, 1)

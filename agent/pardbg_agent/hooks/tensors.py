@@ -19,8 +19,8 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 MAX_TENSORS: Final = 4_000
 SAMPLED: Final = 512
 """Minimum number of elements of a sample, of a tensor that has more; twice as many at most. One
-block of a GPU sums them, so torch needs no memory beside."""
-_SUMMED: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
+block of a GPU reduces them, so torch needs no memory beside."""
+_SAMPLED: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -130,16 +130,17 @@ def bits_sum(tensor: Any) -> Any:
     return flat.view(_BITS[min(8, size)]).sum(dtype=torch.int64)
 
 
-def sampled_sum(tensor: Any) -> Any:
-    """Return the sum of SAMPLED of a tensor's elements or some more, as one on its device, which is
-    not finite if one of them is not; None for a tensor of another kind than plain numbers, and
-    where the program sees each op."""
+def sampled_largest(tensor: Any) -> Any:
+    """Return the largest of SAMPLED of a tensor's elements or some more, without sign, as one on
+    its device: finite if all of them are, where a sum may overflow; None for a tensor of another
+    kind than plain numbers, and where the program sees each op."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not counts_ops()
-    if not plain or tensor.dtype not in _SUMMED or not tensor.numel() or not tensor.is_contiguous():
+    known = plain and tensor.dtype in _SAMPLED and tensor.is_contiguous()
+    if not known or not tensor.numel():
         return None
     with torch.no_grad():
         flat = tensor.detach().view(-1)
-        return flat[:: max(1, flat.numel() // SAMPLED)].sum(dtype=torch.float32)
+        return torch.linalg.vector_norm(flat[:: max(1, flat.numel() // SAMPLED)], math.inf)
 
 
 def counts_ops() -> bool:

@@ -36,7 +36,7 @@ class Looks {
     if (send) return ++num_sends_ <= kMaxSends && now;
     Count& of = counts_[group];
     if (of.step != step) of = {step, 0, of.number};
-    return ++of.number == of.before && now;
+    return (++of.number == 1 || of.number == of.before) && now;
   }
   void spend(int64_t ns) {
     std::lock_guard<std::mutex> guard(lock_);

@@ -34,6 +34,7 @@ def main() -> None:
         breaks = rank == 1 and step == BREAKS
         optimizer.zero_grad()
         model(data(100 * step + rank, sim.NAME)).square().mean().backward()
+        dist.all_reduce(torch.zeros(SIZE, device=sim.NAME))  # the step's last sum; DDP's is before
         optimizer.step()
     syncs = sim.counts()["syncs"] - syncs
     message = torch.zeros(SIZE, device=sim.NAME)
@@ -41,6 +42,9 @@ def main() -> None:
     for _ in range(2):  # C++ asks for the first of each kind, and does not look at it
         dist.send(message, 1) if rank == 0 else dist.recv(message, 0)
         dist.all_reduce(message, dist.ReduceOp.MAX)
+    least = torch.full((SIZE,), torch.finfo(torch.float32).min, device=sim.NAME)
+    for _ in range(2):  # as a mask has them: their sum overflows
+        dist.send(least, 1) if rank == 0 else dist.recv(least, 0)
     wait_until(lambda: not core.CURRENT.device.poll(), what="all numbers read")
     dist.barrier()
     dist.destroy_process_group()

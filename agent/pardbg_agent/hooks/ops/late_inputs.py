@@ -1,10 +1,11 @@
-"""NaN and infinity in inputs of ops on a device, which the device sums and the agent reads late.
+"""NaN and infinity in inputs of ops on a device, which the device finds and the agent reads late.
 
-Looked at, by samples, are in a step each group's last sum of 16 KiB or more, as the step before had
-it (in backward NaN spreads to each gradient that is computed later), and the first MAX_SENDS
-messages. For more than SHARE of the time, only every second step is looked at, every fourth, and so
-on: the analysis compares ranks only in steps that all of them looked at. With ops hooked in C++,
-``looks.hpp`` chooses them."""
+Looked at, by samples, are in a step each group's first sum of 16 KiB or more, and the last one, as
+the step before had it (in backward NaN spreads to each gradient that is computed later; programs
+that average by hand begin with the model's first), and the first MAX_SENDS messages. For more than
+SHARE of the time, only every second step is looked at, every fourth, and so on: the analysis
+compares ranks only in steps that all of them looked at. With ops hooked in C++, ``looks.hpp``
+chooses them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.hooks.read_numbers import read_numbers, readable
-from pardbg_agent.hooks.tensors import sampled_sum
+from pardbg_agent.hooks.tensors import sampled_largest
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.wire import NONE, REDUCE, Kind
 
@@ -56,7 +57,7 @@ class Looks:
         if of[0] != step:
             of[:] = step, 0, of[1]
         of[1] += 1
-        return now and of[1] == of[2]
+        return now and of[1] in (1, of[2])
 
 
 def looks(c: _core.Core) -> Looks | None:
@@ -67,10 +68,10 @@ def looks(c: _core.Core) -> Looks | None:
 
 
 def look(c: _core.Core, known: Looks, op: Op, tensor: Any) -> None:
-    """Have the device sum a sample of the op's input, before it is issued."""
+    """Have the device reduce a sample of the op's input, before it is issued."""
     t0 = thread_time_ns()
-    if readable(tensor) and (total := sampled_sum(tensor)) is not None:
-        read_numbers(c, [total], partial(_told, c, known, op))
+    if readable(tensor) and (largest := sampled_largest(tensor)) is not None:
+        read_numbers(c, [largest], partial(_told, c, known, op))
     known.spent_ns += thread_time_ns() - t0
 
 
