@@ -25,8 +25,6 @@ from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 from pardbg.store.definitions import Cause, Failure
 
-SEEN_LATE_NS: Final = 1_000_000_000
-"""Time by which peers may see closed sockets before the hub sees the process's end, in ns."""
 MAX_TEXT: Final = 240
 SETTLED_NS: Final = 1_500_000_000
 """Time in which a lost connection may be reported before the end that caused it, in ns."""
@@ -38,8 +36,6 @@ _BEFORE_END_NS: Final = 500_000_000
 ABORT_NS: Final = 700_000_000
 FOLLOWS_NS: Final = 60_000_000_000
 """Time within which a bad end of a rank counts as a consequence of another rank's, in ns."""
-FIRM_NS: Final = 5_000_000_000
-"""Minimum time that launchers wait between SIGTERM and SIGKILL."""
 _SAVES: Final = re.compile(
     r"/torch/distributed/checkpoint/(state_dict_saver|staging|_async_\w+)\.py"
 )
@@ -76,7 +72,7 @@ def ends(view: View) -> Iterator[Candidate]:
         )
     followed = [end for end in bad if end not in roots]
     if followed and roots:
-        yield _followed(view, followed, roots, only_victims)
+        yield from _followed(view, followed, roots, only_victims)
     if run_end is not None and (hidden or run_end[1]):
         yield Candidate(
             kind="exit-code", t_ns=run_end[0],
@@ -208,21 +204,17 @@ def ended_by_launcher(view: View, explained: bool) -> frozenset[int]:
     asked, _, roots, only_victims = _judged(view)
     roots = [] if explained and only_victims else roots
     if asked is None and not roots and explained:  # the hang ended some ranks in an op
-        roots = [end for end in bad if not _sent_away(view, end)]
+        roots = [end for end in bad if not exits.sent_away(view, end)]
     if asked is None and not roots:
         return frozenset()
     own = {end.rank for end in roots if end.how != "exception"}
+    own |= {end.rank for end in bad if asked is None and exits.by_itself(view, end, bad[0])}
     over = ((rank, view.proc_end(process)) for rank, process in view.ranks.items())
     killed = {rank: end[0] for rank, end in over if end and end[1] in ("killed", "lost")}
     if asked is None:  # ends at the very moment of the first failure are no launcher's
         first = min(end.t_ns for end in roots)
         killed = {rank: t_ns for rank, t_ns in killed.items() if t_ns > first}
     return frozenset(killed.keys() - own)
-
-
-def _sent_away(view: View, end: exits.BadEnd) -> bool:
-    """Return whether the rank ended by a signal that launchers send (SIGTERM, SIGKILL)."""
-    return end.how != "exception" and view.ranks[end.rank].exit_code in (_SIGTERM, _SIGKILL)
 
 
 def _roots(view: View, bad: Sequence[exits.BadEnd]) -> tuple[list[exits.BadEnd], bool]:
@@ -238,6 +230,7 @@ def _roots(view: View, bad: Sequence[exits.BadEnd]) -> tuple[list[exits.BadEnd],
         if end.t_ns - own[0].t_ns <= exits.TOGETHER_NS
         or end.t_ns - own[0].t_ns > FOLLOWS_NS
         or _same_exception(view, own[0], end)
+        or (end.t_ns - own[0].t_ns <= exits.SEEN_LATE_NS and exits.crashed(view, end))
     ]
     return roots, bool(own) and own[0].rank in victims
 
@@ -272,7 +265,7 @@ def _left_early(
     those that an op misses, if there are any."""
     if not lost:
         return ()  # ranks were told to end or interrupted: leaving in good order is fine
-    until = lost[0].t_ns + SEEN_LATE_NS
+    until = lost[0].t_ns + exits.SEEN_LATE_NS
     names = {end.rank for end in bad}
     left = {rank: exits.left_ns(view, rank) for rank in view.ranks if rank not in names}
     early = [rank for rank, t_ns in left.items() if t_ns is not None and t_ns <= until]
@@ -330,8 +323,8 @@ def _follows(view: View, end: exits.BadEnd, earliest: exits.BadEnd) -> bool:
         if exits.lost_peer(failed):
             return True
         return _disagrees(view, end.rank) and waits_in_op(failed.origin, "")
-    code = view.ranks[end.rank].exit_code
-    if code == _SIGKILL and _terminated_before(view, end.t_ns):
+    code = exits.exit_code(view, end.rank)
+    if code == _SIGKILL and exits.terminated_before(view, end.t_ns):
         return True  # a launcher kills ranks that SIGTERM did not end
     if code is None and end.how == "killed" and end != earliest:
         in_exit = (exits.left_ns(view, end.rank) or end.t_ns) < end.t_ns
@@ -340,25 +333,8 @@ def _follows(view: View, end: exits.BadEnd, earliest: exits.BadEnd) -> bool:
     if exits.gave_up(view, end.rank):
         return True
     if code == _SIGTERM:
-        return not _told_alone(view, end)
+        return not exits.told_alone(view, end)
     return code in (_SIGABRT, None) and _disagrees(view, end.rank)
-
-
-def _told_alone(view: View, end: exits.BadEnd) -> bool:
-    """Return whether SIGTERM ended this rank well before any other ended, while another rank of its
-    host lived to lose its connection: a launcher would send it to all ranks of a host at once."""
-    bad = exits.bad_ends(view)
-    if end.t_ns > bad[0].t_ns + exits.TOGETHER_NS:
-        return False
-    others = (one for rank, one in view.ranks.items() if rank != end.rank)
-    gone = (at[0] for one in others if (at := view.proc_end(one)) is not None)
-    if any(t_ns <= end.t_ns + exits.TOGETHER_NS for t_ns in gone):
-        return False  # mostly the next one: ranks that are ended together are many
-    host = view.ranks[end.rank].host
-    lost = (
-        e.rank for e in bad if e.how == "exception" and exits.lost_peer(exits.failure(view, e.rank))
-    )
-    return any(view.ranks[rank].host == host for rank in lost if rank != end.rank)
 
 
 def _disagrees(view: View, rank: int) -> bool:
@@ -369,12 +345,6 @@ def _disagrees(view: View, rank: int) -> bool:
     last = max(rows, key=lambda row: row.issued[rank], default=None)
     dtypes = last is not None and last.verdict == "dtype mismatch"
     return bool(split_groups(view) or thread_crossings(view)) or rank in misfit or dtypes
-
-
-def _terminated_before(view: View, t_ns: int) -> bool:
-    """Return whether another rank ended by SIGTERM more than FIRM_NS before."""
-    terminated = (e for e in exits.bad_ends(view) if view.ranks[e.rank].exit_code == _SIGTERM)
-    return any(end.t_ns < t_ns - FIRM_NS for end in terminated)
 
 
 def _same_exception(view: View, one: exits.BadEnd, other: exits.BadEnd) -> bool:
@@ -400,6 +370,9 @@ def _roots_found(
         alike.setdefault(key, []).append(end)
     for (first, *_), ranks in ((ends, _ranks(ends)) for ends in alike.values()):
         kind, facts = _first_failure(view, first, ranks)
+        beside = (e.rank for e in roots if abs(e.t_ns - first.t_ns) <= exits.SEEN_LATE_NS)
+        if isinstance(facts, kinds.Raised | kinds.Lost):
+            facts = replace(facts, beside=tuple(sorted({*beside}.difference(ranks))))
         culprits, where = ranks, exits.crash_place(view, first)[0]
         if first.how == "exception":
             failed = exits.failure(view, first.rank)
@@ -417,7 +390,7 @@ def _roots_found(
 def _may_follow(view: View, end: exits.BadEnd) -> bool:
     """Return whether a rank has just aborted, as a backend does over an op that does not fit, or
     ended in an unknown way: the other ranks' records of that op may still come."""
-    aborted = end.how == "killed" and view.ranks[end.rank].exit_code in (_SIGABRT, None)
+    aborted = end.how == "killed" and exits.exit_code(view, end.rank) in (_SIGABRT, None)
     return aborted and view.run_end is None and view.t_ns - end.t_ns < ABORT_NS
 
 
@@ -476,12 +449,26 @@ def _harmless(view: View, end: exits.BadEnd) -> Candidate:
 
 def _followed(
     view: View, followed: Sequence[exits.BadEnd], roots: Sequence[exits.BadEnd], only_victims: bool
-) -> Candidate:
-    """Return one candidate for the ends that follow from other ranks' ends."""
-    ranks, victims = _ranks(followed), exits.left_waiting(view)
-    known = ranks if victims.keys() >= set(ranks) else ()
-    gone = {one for rank in known for one in victims[rank]}.difference(ranks)
-    return Candidate(
-        kind="rank-lost", ranks=ranks, t_ns=followed[0].t_ns, last_resort=only_victims,
-        facts=kinds.Followed(_ranks(roots), tuple(sorted(gone))),
-    )  # fmt: skip
+) -> Iterator[Candidate]:
+    """Yield a candidate for each way in which ranks ended after other ranks' ends."""
+    victims, alike = exits.left_waiting(view), dict[tuple[int | None, str], list[exits.BadEnd]]()
+    for end in followed:
+        alike.setdefault(_way(view, end, roots[0]), []).append(end)
+    for (code, error), ends in alike.items():
+        ranks = _ranks(ends)
+        known = ranks if victims.keys() >= set(ranks) else ()
+        gone = {one for rank in known for one in victims[rank]}.difference(ranks)
+        yield Candidate(
+            kind="rank-lost", ranks=ranks, t_ns=ends[0].t_ns, last_resort=only_victims,
+            facts=kinds.Followed(_ranks(roots), tuple(sorted(gone)), code, error),
+        )  # fmt: skip
+
+
+def _way(view: View, end: exits.BadEnd, first: exits.BadEnd) -> tuple[int | None, str]:
+    """Return (signal as a code < 0, exception) of an end that no launcher and no lost connection
+    caused, as far as known; (None, ""): one of these may have."""
+    if end.how == "exception":
+        failed = exits.failure(view, end.rank)
+        own = not exits.lost_peer(failed) and not waits_in_op(failed.origin, "")
+        return None, brief(failed.text) if own else ""
+    return exits.exit_code(view, end.rank) if exits.by_itself(view, end, first) else None, ""

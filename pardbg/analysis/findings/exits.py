@@ -28,6 +28,11 @@ ENDED_NS: Final = 1_000_000_000
 """Time after a process's end within which its exit code, and so the cause, still comes, in ns."""
 GIVES_UP_NS: Final = 5_000_000_000
 """Shortest timeout of any backend, in ns: an earlier abort is the program's own."""
+SEEN_LATE_NS: Final = 1_000_000_000
+"""Time by which peers may see closed sockets before the hub sees the process's end, in ns."""
+FIRM_NS: Final = 5_000_000_000
+"""Minimum time that launchers wait between SIGTERM and SIGKILL."""
+_FAULTS: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)
 _SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
 _ENDING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _EVENTS: Final = 64
@@ -35,7 +40,7 @@ _OUTPUT_LINES: Final = 400
 _READ_LATE_NS: Final = 250_000_000
 """Delay between writing and reading the launcher's output, in ns."""
 _DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal: (\d+)")
-_FAILED: Final = re.compile(r"\bfailed \(exitcode: (\d{1,3})\) local_rank: \d+ \(pid: (\d{1,10})\)")
+_FAILED: Final = re.compile(r"\bexitcode *: (-?\d{1,3})(?:\) local_rank: \d+)? \(pid: (\d{1,10})\)")
 _TRANSPORT: Final = re.compile(
     r"onnection (closed|reset|refused|was)|Broken pipe|[Tt]imed out|Socket (closed|Timeout)|"
     r"remote process|Application timeout|[Mm]onitored[Bb]arrier|wait timeout|"
@@ -191,6 +196,53 @@ def left_ns(view: View, rank: int) -> int | None:
 def ended(view: View, rank: int) -> bool:
     """Return whether the rank's process is gone."""
     return rank in view.ranks and view.proc_end(view.ranks[rank]) is not None
+
+
+# -- whose doing an end was
+
+
+def sent_away(view: View, end: BadEnd) -> bool:
+    """Return whether the rank ended by a signal that launchers send (SIGTERM, SIGKILL)."""
+    return end.how != "exception" and exit_code(view, end.rank) in (
+        -signal.SIGTERM,
+        -signal.SIGKILL,
+    )
+
+
+def by_itself(view: View, end: BadEnd, first: BadEnd) -> bool:
+    """Return whether a signal ended the rank that no launcher sends, or not so soon after the first
+    end."""
+    code = exit_code(view, end.rank)
+    sent = code == -signal.SIGKILL and end.t_ns - first.t_ns > FIRM_NS
+    return end.how == "killed" and code in (*_FAULTS, -signal.SIGABRT, -signal.SIGKILL) and not sent
+
+
+def crashed(view: View, end: BadEnd) -> bool:
+    """Return whether the rank crashed by itself, not on its way out. The hub sees a crash late: the
+    kernel first frees the process's memory, and may write a core."""
+    fault = end.how == "killed" and exit_code(view, end.rank) in _FAULTS
+    return fault and (left_ns(view, end.rank) or end.t_ns) >= end.t_ns
+
+
+def told_alone(view: View, end: BadEnd) -> bool:
+    """Return whether SIGTERM ended this rank well before any other ended, while another rank of its
+    host lived to lose its connection: a launcher would send it to all ranks of a host at once."""
+    bad = bad_ends(view)
+    if end.t_ns > bad[0].t_ns + TOGETHER_NS:
+        return False
+    others = (one for rank, one in view.ranks.items() if rank != end.rank)
+    gone = (at[0] for one in others if (at := view.proc_end(one)) is not None)
+    if any(t_ns <= end.t_ns + TOGETHER_NS for t_ns in gone):
+        return False  # mostly the next one: ranks that are ended together are many
+    host = view.ranks[end.rank].host
+    lost = (e.rank for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank)))
+    return any(view.ranks[rank].host == host for rank in lost if rank != end.rank)
+
+
+def terminated_before(view: View, t_ns: int) -> bool:
+    """Return whether another rank ended by SIGTERM more than FIRM_NS before."""
+    terminated = (e for e in bad_ends(view) if exit_code(view, e.rank) == -signal.SIGTERM)
+    return any(end.t_ns < t_ns - FIRM_NS for end in terminated)
 
 
 # -- requests to end

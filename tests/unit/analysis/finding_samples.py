@@ -224,8 +224,11 @@ def _ends() -> list[Candidate]:
         one("rank-lost", ends.Lost(False, None, ()), (2,), (2,)),
         one("exception", ends.Harmless(True, False, None), (2,)),
         one("rank-lost", ends.Harmless(False, True, -15), (2,)),
-        one("rank-lost", ends.Followed((2,), ()), (0, 1)),
-        one("rank-lost", ends.Followed((2,), (2,)), (0, 1)),
+        *(one("rank-lost", ends.Followed((2,), *of), (0, 1)) for of in
+          (((),), ((2,),), ((2,), -6), ((), -9), ((2,), None, "KeyError: 'x'"))),
+        one("rank-lost", ends.Lost(True, -6, (0,), *last, "44 vs 24. Sizes differ?"), (2,), (2,)),
+        one("rank-lost", ends.Lost(True, -11, (), beside=(0, 1)), (2,), (2,)),
+        one("exception", replace(raised, beside=(0, 1)), (2,), (2,), AT),
         one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(normal=True), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
@@ -256,11 +259,6 @@ def _ends() -> list[Candidate]:
         + [
             one("rank-lost", ends.Lost(True, code, (0,), *last), (2,), (2,))
             for code in (-9, -11, -6, -7, -15)
-        ]
-        + [
-            one(
-                "rank-lost", ends.Lost(True, -6, (0,), *last, "44 vs 24. Sizes differ?"), (2,), (2,)
-            )
         ]
         + [
             one(

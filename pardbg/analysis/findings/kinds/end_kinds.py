@@ -44,6 +44,12 @@ def _waiting_text(waiting: tuple[int, ...], ranks: tuple[int, ...]) -> str:
     return f" {ranks_text(waiting).capitalize()} {waits_text(waiting)} for {agreed('it', ranks)}."
 
 
+def _beside_text(beside: tuple[int, ...]) -> str:
+    """Return a sentence on ranks that failed at about the same time."""
+    also = f" {ranks_text(beside).capitalize()} failed within a second of this"
+    return f"{also}: which was first is not known." if beside else ""
+
+
 def _seen_last(ranks: tuple[int, ...], last: Label, at: str) -> str:
     """Return a sentence on the last op of a rank, if there is only one: its stack is gone."""
     return last_op_text(last, at) if len(ranks) == 1 else ""
@@ -89,6 +95,8 @@ class Raised(_Failure):
     waiting: tuple[int, ...]
     called_at: str = ""
     """Place where these ranks called, by RPC, the worker that raised the exception."""
+    beside: tuple[int, ...] = ()
+    """Ranks that failed in another way so soon before or after that the order is not known."""
     cause: Cause | None = None
     also: tuple[Held, ...] = ()
 
@@ -107,10 +115,11 @@ class Raised(_Failure):
                 ". Rehearsal fills received tensors with placeholder data; if this line checks "
                 "such values, a real job may not fail here"
             )
-        return f"{text}.{_waiting_text(self.waiting, about.ranks)}"
+        return f"{text}.{_beside_text(self.beside)}{_waiting_text(self.waiting, about.ranks)}"
 
     def advice(self) -> str:
-        return self.tries(next((_TELLING[part] for part in _TELLING if part in self.error), ""))
+        case = "beside" if self.beside else ""
+        return self.tries(next((_TELLING[part] for part in _TELLING if part in self.error), case))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,8 @@ class Lost(_Failure):
     """Text that the process printed as it aborted."""
     crashed: bool = False
     """Whether the place is that of the crash itself: the thread that crashed ran Python code."""
+    beside: tuple[int, ...] = ()
+    """Ranks that failed in another way so soon before or after that the order is not known."""
 
     def text(self, about: Candidate) -> str:
         end = killed_text(self.code) if self.killed else "ended without an error"
@@ -159,7 +170,7 @@ class Lost(_Failure):
         at, last_at = (at, "") if about.where else ("", self.last_at)
         return (
             f"rank {about.ranks[0]} {end}{at}; its last records are kept.{printed}"
-            f"{_waiting_text(self.waiting, about.ranks)}"
+            f"{_beside_text(self.beside)}{_waiting_text(self.waiting, about.ranks)}"
             f"{_seen_last(about.ranks, self.last, last_at)}"
         )
 
@@ -189,12 +200,20 @@ class Followed(Note):
     after: tuple[int, ...]
     waited_for: tuple[int, ...]
     """Ranks that all of these ranks waited for; empty: not all of them waited."""
+    code: int | None = None
+    """Signal (as -number) that ended the ranks, if no launcher sent it."""
+    error: str = ""
+    """Exception that ended the ranks, if it does not tell of a lost connection."""
 
     def text(self, about: Candidate) -> str:
         ranks = ranks_text(about.ranks)
-        if self.waited_for:
-            return f"{ranks} ended while waiting for {ranks_text(self.waited_for)}."
-        return f"{ranks} ended after {ranks_text(self.after)}: told to end, or lost a connection."
+        ranks += f" ended by {signal_name(self.code)}" if self.code else " ended"
+        if self.waited_for and not self.error:
+            return f"{ranks} while waiting for {ranks_text(self.waited_for)}."
+        if self.code or self.error:
+            error = f": {self.error}" if self.error else ""
+            return f"{ranks} after {ranks_text(self.after)}{error}."
+        return f"{ranks} after {ranks_text(self.after)}: told to end, or lost a connection."
 
 
 @dataclass(frozen=True, slots=True)
