@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, Literal
 
 import pardbg.analysis.findings.kinds.recording_kinds as kinds
@@ -12,7 +13,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.findings.exits import lost_peer
+from pardbg.analysis.findings.exits import SEEN_LATE_NS, lost_peer
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
@@ -191,12 +192,19 @@ def _life_end(view: View, epoch: int) -> kinds.LifeEnd | None:
     codes = ((p, p.exit_code or 0) for p in processes)
     ended = [p for p, code in codes
              if code not in _TOLD and (code < 0 or (code and p.rank not in failed))]  # fmt: skip
+    times = [(p.ends[0][0] if p.ends else 0, p.rank, p.exit_code) for p in ended]
     if lost and ended:
-        first = min(ended, key=lambda p: p.ends[0][0] if p.ends else 0)
-        return kinds.LifeEnd(epoch + 1, first.rank, "", None, first.exit_code)
-    if failure is None:
+        t_ns, rank, code = min(times, key=lambda end: end[0])
+        found = kinds.LifeEnd(epoch + 1, rank, "", None, code)
+    elif failure is None:
         return None
-    return kinds.LifeEnd(epoch + 1, rank, failure.text, place(failure.origin), None, failure.cause)
+    else:
+        t_ns, at = failure.t_ns, place(failure.origin)
+        found = kinds.LifeEnd(epoch + 1, rank, failure.text, at, None, failure.cause)
+    others = [(at_ns, of) for at_ns, of, _ in times if of not in failed]
+    others += [(at_ns, of) for follows, at_ns, of, _ in raised if not follows]
+    beside = {of for at_ns, of in others if abs(at_ns - t_ns) <= SEEN_LATE_NS and of is not None}
+    return replace(found, beside=tuple(sorted(beside - {rank})))
 
 
 def remote_calls(view: View) -> Iterable[Candidate]:

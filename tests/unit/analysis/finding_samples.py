@@ -272,7 +272,7 @@ def _ends() -> list[Candidate]:
 def _recording() -> list[Candidate]:
     lives = (
         recording.LifeEnd(1, 1, "ValueError: no labels", AT, None),
-        recording.LifeEnd(2, 0, "", None, -9), recording.LifeEnd(3, 0, "", None, 4),
+        recording.LifeEnd(2, 0, "", None, -9, beside=(1,)), recording.LifeEnd(3, 0, "", None, 4),
         recording.LifeEnd(4, None, "", None, None),
     )  # fmt: skip
     found = [

@@ -83,8 +83,11 @@ def test_clocks_that_are_known_are_no_news() -> None:
     assert said(two_hosts(0, 0.2)) == {}
 
 
-def restarted(*, raises: str = "", code: int | None = None) -> tuple[LifeEnd, ...]:
-    """Return the ends of rounds before, of one that rank 1 ended."""
+def restarted(
+    *, raises: str = "", code: int | None = None, then: tuple[int, int] = (8, -15)
+) -> tuple[LifeEnd, ...]:
+    """Return the ends of rounds before, of one that rank 1 ended. ``then``: (ms, code) of the end
+    of rank 0."""
     trace = Trace()
     old = [trace.process(rank, epoch=0, pid=10 + rank) for rank in range(2)]
     if raises:
@@ -95,10 +98,12 @@ def restarted(*, raises: str = "", code: int | None = None) -> tuple[LifeEnd, ..
                 frames=[["/job/train.py", 7, "step"]], step=1,
             )  # fmt: skip
     trace.define(wire.DefKind.END, proc=old[1].proc, t_ns=ns(6), reason="killed", code=code)
-    trace.define(wire.DefKind.END, proc=old[0].proc, t_ns=ns(8), reason="killed", code=-15)
+    trace.define(
+        wire.DefKind.END, proc=old[0].proc, t_ns=ns(then[0]), reason="killed", code=then[1]
+    )
     for rank in range(2):
-        proc = trace.process(rank, epoch=1, pid=20 + rank, start=20)
-        proc.phase("forward", 21, 22)
+        proc = trace.process(rank, epoch=1, pid=20 + rank, start=9000)
+        proc.phase("forward", 9001, 9002)
         proc.flush()
     lives: tuple[LifeEnd, ...] = facts(said(trace)["restarted"], "lives")
     return lives
@@ -129,3 +134,11 @@ def test_a_restart_has_what_ended_the_round_before() -> None:
     assert (
         restarted() == restarted(code=143) == ()
     )  # told to end, as launchers do: why is not known
+
+
+def test_a_life_that_several_ranks_ended_names_them() -> None:
+    """Rank 1 died at 6 ms, and rank 0 soon after, or much later."""
+    assert restarted(code=-7, then=(150, -11)) == (LifeEnd(1, 1, "", None, -7, beside=(0,)),)
+    assert restarted(code=-7, then=(3000, -11)) == (LifeEnd(1, 1, "", None, -7),)
+    (raised,) = restarted(raises="ValueError: no labels", code=1, then=(150, -11))
+    assert (raised.rank, raised.beside) == (1, ())

@@ -148,6 +148,8 @@ class LifeEnd:
     exit_code: int | None
     cause: Cause | None = None
     """Cause of the exception."""
+    beside: tuple[int, ...] = ()
+    """Ranks that failed by themselves so soon before or after that the order is not known."""
 
     @property
     def text(self) -> str:
@@ -157,9 +159,11 @@ class LifeEnd:
         if not self.raised:
             left = f"left with exit code {self.exit_code}"
             end = left if (self.exit_code or 0) > 0 else killed_text(self.exit_code)
-            return f"Life {self.number}: rank {self.rank} {end}."
-        end = cause_text(self.cause) + (f" (at {self.where})" if self.where else "")
-        return f"Life {self.number}: rank {self.rank} raised {self.raised}{end}."
+        else:
+            end = f"raised {self.raised}{cause_text(self.cause)}"
+            end += f" (at {self.where})" if self.where else ""
+        also = f", {ranks_text(self.beside)} failed within a second of it" if self.beside else ""
+        return f"Life {self.number}: rank {self.rank} {end}{also}."
 
 
 @dataclass(frozen=True, slots=True)
