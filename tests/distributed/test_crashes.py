@@ -16,6 +16,7 @@ from pardbg.session.reader import load
 from tests.distributed.owned import PARDBG
 from tests.distributed.programs import crashes
 from tests.processes import rank_env
+from tests.unit.facts import facts
 
 
 def ended(argv: list[str], port: int) -> tuple[int, list[str]]:
@@ -56,3 +57,22 @@ def test_the_place_of_a_crash_is_told(
     assert [one.where and one.where.rpartition(" in ")[2] for one in found] == [function] * bool(
         code
     )
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_crash_at_once_each_have_their_own_signal(
+    tmp_path: Path, free_port: Callable[..., int]
+) -> None:
+    session = tmp_path / "s.mcap"
+    torchrun = ["torchrun", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    argv = [*torchrun, str(crashes.__file__), "all"]
+    done = subprocess.run(
+        [*PARDBG, "run", "-o", str(session), "--", *argv],
+        env=rank_env(), capture_output=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    shot = snapshot(load(session), None)
+    found = [one for one in shot.findings if one.kind == "rank-lost"]
+    told = {one.ranks: facts(one, "code", "beside") for one in found if one.severity == "error"}
+    assert told == {(0,): (-11, (1,)), (1,): (-7, (0,))} and len(found) == 2
+    assert [row.state for row in shot.ranks] == ["lost"] * 2

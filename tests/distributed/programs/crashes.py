@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import signal
 import sys
 import time
 
@@ -33,6 +34,8 @@ def main(how: str) -> None:
         faulthandler.enable()
     if how in ("here", "told", "forked"):
         crash()
+    if how == "all":
+        signal.raise_signal((signal.SIGSEGV, signal.SIGBUS)[dist.get_rank()])
     if how == "elsewhere":
         abort_elsewhere()
     if how == "child" and not os.fork():
