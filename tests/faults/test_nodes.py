@@ -216,8 +216,8 @@ def test_ranks_of_two_nodes_that_disagree_are_held(tmp_path: Path, ports: tuple[
         assert "reduce int32[]" in data["reason"] and "reduce float32[]" in data["reason"], data
         assert set(map(int, job.do(Verb.WHERE)["stacks"])) == {0, 1, 2, 3}
         job.do(Verb.CONTINUE)
-        data = job.held("diverge: parameter 0.token.weight differs after step 8: rank 2 from")
-        assert "rank 2 from ranks 0,1,3 (101 of 101 differ)" in data["reason"]
+        data = job.held("diverge: ")
+        assert ": rank 2 from ranks 0,1,3 (101 of 101 differ)" in data["reason"]
         end.touch()
         job.do(Verb.CONTINUE)
         data = job.held("mismatch: wants all_gather float32[")
