@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -46,8 +46,7 @@ def lanes_around(
     stands = _standing(snapshot, finding)
     waits = {row.rank: row for row in snapshot.ranks if row.state == "waiting"}
     for rank in sorted(lanes):
-        there = ([name for name in names if lanes[rank].get(name)] for names in _LANES)
-        shown = [names[0] for names in there if names]
+        shown = shown_lanes(lanes[rank])
         for at, name in enumerate(shown):
             style = "culprit" if rank in finding.culprits else ""
             head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
@@ -64,6 +63,12 @@ def lanes_around(
             lines += [line(" " * _GUTTER, *map(_below, drawn))] * (tall - 1)
         lines += [()] * apart if rank < max(lanes) else []
     return lines
+
+
+def shown_lanes(lanes: Mapping[str, Sequence[LaneSpan]]) -> list[str]:
+    """Return the lanes of a rank that are drawn: the first existing one of each row."""
+    there = ([name for name in names if lanes.get(name)] for names in _LANES)
+    return [names[0] for names in there if names]
 
 
 def _below(run: Segment) -> Segment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
@@ -17,6 +17,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan
 from pardbg.analysis.pipeline.values import PipelineRank, PipelineStep
 from pardbg.render.draw.svg import Svg, fits, ticks
+from pardbg.render.pages.finding_lanes import shown_lanes
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
 from pardbg.words import binary_size, count, duration, number, percent
 
@@ -28,8 +29,6 @@ MAX_RANKS: Final = 64
 MAX_BARS: Final = 240
 _PLAN_H, _SEEN_H, _GAP = 9.0, 24.0, 10.0
 _LANE_H: Final = 18.0
-LANES: Final = (("compute", "phase"), ("wait", "comm"))
-"""Lanes by preference: the first existing one of each row is drawn, one row below the other."""
 _LANE_STYLE: Final = {
     "F": "F", "B": "B", "I": "I", "W": "W", "forward": "F", "backward": "B", "optimizer": "O",
     "data": "A",
@@ -105,7 +104,9 @@ def _kind(kind: str) -> str:
 def moment(drawn: Moment, culprits: Sequence[int], begin_ns: int) -> str:
     """Draw the activity of ranks in a window: two rows a rank, one of phases or actions, one of
     waits or ops. Labels of the axis count from ``begin_ns``."""
-    rows = [(rank, names) for rank in sorted(drawn.lanes) if (names := _rows(drawn.lanes[rank]))]
+    rows = [
+        (rank, names) for rank in sorted(drawn.lanes) if (names := shown_lanes(drawn.lanes[rank]))
+    ]
     height = 22 + sum(len(names) * _LANE_H + _GAP for _, names in rows)
     svg = Svg(WIDTH, height, "timeline of some ranks")
     window = max(1, drawn.t1_ns - drawn.t0_ns)
@@ -127,12 +128,6 @@ def moment(drawn: Moment, culprits: Sequence[int], begin_ns: int) -> str:
             top += _LANE_H
         top += _GAP
     return svg.markup()
-
-
-def _rows(lanes: Mapping[str, Sequence[LaneSpan]]) -> list[str]:
-    """Return the lanes that are drawn: the first existing one of each row."""
-    there = ([name for name in names if lanes.get(name)] for names in LANES)
-    return [names[0] for names in there if names]
 
 
 def _span(svg: Svg, span: LaneSpan, drawn: Moment, top: float, scale: float) -> None:
