@@ -15,7 +15,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.session.reader import load
 from tests.distributed.owned import PARDBG
 from tests.distributed.programs import crashes
-from tests.processes import rank_env
+from tests.processes import rank_env, torchrun_argv
 from tests.unit.facts import facts
 
 
@@ -60,12 +60,9 @@ def test_the_place_of_a_crash_is_told(
 
 
 @pytest.mark.timeout(120)
-def test_ranks_that_crash_at_once_each_have_their_own_signal(
-    tmp_path: Path, free_port: Callable[..., int]
-) -> None:
+def test_ranks_that_crash_at_once_each_have_their_own_signal(tmp_path: Path) -> None:
     session = tmp_path / "s.mcap"
-    torchrun = ["torchrun", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    argv = [*torchrun, str(crashes.__file__), "all"]
+    argv = torchrun_argv(str(crashes.__file__), "all", nproc=2)
     done = subprocess.run(
         [*PARDBG, "run", "-o", str(session), "--", *argv],
         env=rank_env(), capture_output=True, timeout=110, check=False,
