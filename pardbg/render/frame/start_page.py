@@ -4,8 +4,10 @@ one under the cursor."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,6 +24,7 @@ from pardbg.render.draw.cells import (
     line,
     right,
     spread,
+    width,
     wrap,
 )
 from pardbg.render.draw.plots import by_step
@@ -88,6 +91,7 @@ def start_page(
     body: list[Line] = []
     places: list[int] = []
     folded = _folded(entries, at, rows) if entries else range(0)
+    own = own_names(entries)
     for index, entry in enumerate(entries):
         if index in folded:
             if index == folded[0]:
@@ -95,7 +99,7 @@ def start_page(
                 places.append(index)
             continue
         if not index or entry.kind != entries[index - 1].kind:
-            columns = choose(_columns(size, now_ns, entry.kind), size - 3)
+            columns = choose(_columns(size, now_ns, entry.kind, own), size - 3)
             body += [(), _heading(entry.kind, columns, size)] if body else [
                 _heading(entry.kind, columns, size)
             ]  # fmt: skip
@@ -152,10 +156,31 @@ def _after(row: Line, at: int) -> Line:
     return line(Segment(text[at:], "dim"))
 
 
-def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
+def own_names(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return target -> what tells it from others of its name: the parts of the file's name or of
+    the run's id in which they differ."""
+    alike = defaultdict[str, list[Entry]](list)
+    for entry in entries:
+        alike[_called(entry)].append(entry)
+    own: dict[str, str] = {}
+    for same in (group for group in alike.values() if len(group) > 1):
+        parts = [_id(entry).split("-") for entry in same]
+        most = min(map(len, parts)) - 1
+        shared = next((n for n in range(most) if len({row[n] for row in parts}) > 1), most)
+        own |= {one.target: "-".join(row[shared:]) for one, row in zip(same, parts, strict=True)}
+    return own
+
+
+def _id(entry: Entry) -> str:
+    return Path(entry.target).stem if entry.kind == "recording" else entry.target
+
+
+def _columns(
+    cells: int, now_ns: int, kind: Kind, own: Mapping[str, str]
+) -> list[Column[Entry]]:  # fmt: skip
     when = "ended" if kind == "dead" else "began"
     return [
-        Column("", 18, draws=_name, wish=32),
+        Column("", 18, draws=partial(_name, own=own), wish=32),
         Column(when, 6, lambda e: (_when(e, now_ns), "dim"), rank=4, align="right"),
         Column("ranks", 5, lambda e: (_of(e, _num_ranks), ""),
                rank=1, align="right"),
@@ -166,11 +191,12 @@ def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
     ]  # fmt: skip
 
 
-def _name(entry: Entry, cells: int) -> Line:
+def _name(entry: Entry, cells: int, own: Mapping[str, str]) -> Line:
     sign, style = {"live": ("●", "good"), "dead": ("✗", "bad"), "recording": (" ", "")}[entry.kind]
-    return line(
-        Segment(f"{sign} ", style), Segment(clip(clean(_called(entry)), cells - 2), "strong")
-    )
+    more = clip(clean(own.get(entry.target, "")), max(0, cells - 8))
+    room = cells - 2 - (width(more) + 1 if more else 0)
+    name = Segment(clip(clean(_called(entry)), room), "strong")
+    return line(Segment(f"{sign} ", style), name, Segment(f" {more}" if more else "", "dim"))
 
 
 def _called(entry: Entry) -> str:

@@ -44,6 +44,9 @@ _WAIT_NS: Final = 1_000_000_000
 """Time inside an op after which a rank counts as waiting."""
 _EDGE: Final = 10
 """Cells of a heading that a panel's edge takes beside the title."""
+_UNSTAGED: Final = 20
+_STAGED: Final = 27
+"""Cells of a rank's line beside its activity and its next op, without and with stages."""
 _PRINTED: Final = 6
 """Lines left for the job's output before each frame gets a line of its own."""
 _NARROW_STACKS: Final = 3
@@ -131,7 +134,7 @@ def _over(
     none)."""
     shown, taken = stacks_shown(snapshot, look)
     beside = cells >= WIDE and bool(shown)  # without a frame there is no source
-    left_size = max(54, cells // 2) if beside else cells
+    left_size = min(max(54, cells // 2, _wished(snapshot) + 1), cells * 3 // 5) if beside else cells
     ranks, focus, places = _ranks(snapshot, left_size - beside, look)
     size = cells - left_size - 2
     tall = rows - len(ranks) - 1 - _PRINTED * bool(look.output) if beside else 0
@@ -258,29 +261,20 @@ def _what(look: DebugPageState) -> str:
 def _ranks(
     snapshot: Snapshot, cells: int, look: DebugPageState
 ) -> tuple[Sequence[Line], int | None, list[int]]:
-    staged = any(rank.stages for rank in snapshot.ranks)
-    fixed = 27 if staged else 20
-    nexts = _nexts(snapshot)
-    now_size = _now_size(snapshot, nexts, cells - fixed)
+    staged, coming = _is_staged(snapshot), _coming(snapshot)
+    fixed = _STAGED if staged else _UNSTAGED
+    now_size = _now_size(snapshot, coming, cells - fixed)
     stage = f"{'stage':<5}  " if staged else ""
-    title = (
-        f"  {'rank':>4}  {stage}{left(now_title(snapshot.run.times), now_size)}  {'since':>8}  next"
-    )
+    after = "  next" * any(coming.values())
+    title = f"  {'rank':>4}  {stage}{left(now_title(snapshot.run.times), now_size)}  {'since':>8}{after}"
     heading = line(Segment(clip(title, cells), "dim"))
     room = max(8, cells - now_size - fixed)
-    about = snapshot.trouble
-    culprits = about.culprits if about is not None else ()
-    where = (about.where or "").partition(" ")[0] if about is not None else ""  # no function
 
     def draw(at: int) -> Line:
         if at == 0:
             return heading
         rank = snapshot.ranks[at - 1]
-        waits = snapshot.control.waiting.get(rank.rank)
-        coming = waits_text(waits) if waits is not None else nexts.get(rank.rank, "")
-        if rank.rank in culprits:
-            coming = where or "others wait for it" * (snapshot.hang is not None)
-        row = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
+        row = fit(_rank(rank, snapshot, coming.get(rank.rank, ""), now_size, staged, room), cells)
         return fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
 
     breaks = break_lines(snapshot, cells)
@@ -289,13 +283,37 @@ def _ranks(
     return Drawn(1 + len(snapshot.ranks), draw, breaks), focus, places
 
 
-def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
-    """Return the cells for ranks' activities, which share a line with their next ops."""
-    hang = snapshot.hang
-    coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
+def _is_staged(snapshot: Snapshot) -> bool:
+    return any(rank.stages for rank in snapshot.ranks)
+
+
+def _coming(snapshot: Snapshot) -> dict[int, str]:
+    """Return rank -> its next op, what it waits for, or the place of a culprit."""
+    about = snapshot.trouble
+    where = (about.where or "").partition(" ")[0] if about is not None else ""  # no function
+    found = _nexts(snapshot)
+    found |= {rank: waits_text(waits) for rank, waits in snapshot.control.waiting.items()}
+    for rank in about.culprits if about is not None else ():
+        found[rank] = where or "others wait for it" * (snapshot.hang is not None)
+    return found
+
+
+def _most_now(snapshot: Snapshot) -> int:
+    """Return the cells that the longest activity takes, with its sign."""
     texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
-    most = max(map(width, texts), default=0) + 2
-    return max(18, min(44, most, cells - min(16, max(map(width, coming), default=0))))
+    return max(18, min(44, max(map(width, texts), default=0) + 2))
+
+
+def _wished(snapshot: Snapshot) -> int:
+    """Return the cells in which no activity and no next op of a rank is cut."""
+    coming = max(map(width, _coming(snapshot).values()), default=0)
+    return (_STAGED if _is_staged(snapshot) else _UNSTAGED) + _most_now(snapshot) + coming
+
+
+def _now_size(snapshot: Snapshot, coming: Mapping[int, str], cells: int) -> int:
+    """Return the cells for ranks' activities, which share a line with their next ops."""
+    longest = max(map(width, coming.values()), default=0)
+    return max(18, min(_most_now(snapshot), cells - min(16, longest)))
 
 
 def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:

@@ -14,6 +14,7 @@ from pardbg.analysis.answers.timeline import Lanes
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.stall_kinds import MissingRank
+from pardbg.render.draw.advice import numbered, steps_of
 from pardbg.render.draw.bars import facts, rule
 from pardbg.render.draw.cells import (
     Line,
@@ -281,8 +282,8 @@ def _halves(
     """Draw the source of the culprit's place, or every rank's place, beside the advice."""
     half, at = cells // 2 - 1, place_of(snapshot, finding)
     every = _places(snapshot, finding, half)[1:]
-    tries = wrap(clean(finding.advice), half - 2, 8)
-    advice = [rule("what to try", half), *(line(" ", Segment(text, "accent")) for text in tries)]
+    tries = numbered(finding.advice, half - 3)
+    advice = [rule("what to try", half), *(line(" ", *row) for row in tries)]
     own: list[Line] = []
     if at is not None and lines is not None and lines.place == Place(at[1].file, at[1].line):
         tall = min(max(_SOURCE, rows - 1), _MOST_SOURCE)
@@ -320,8 +321,7 @@ def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False)
     for name, value in [] if brief else _facts(snapshot, finding):
         lines.append(line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, cells - 9)))))
     if finding.advice:
-        lines.append(())
-        lines += [line(Segment(text, "accent")) for text in wrap(clean(finding.advice), cells, 8)]
+        lines += [(), *numbered(finding.advice, cells)]
     return lines
 
 
@@ -414,7 +414,7 @@ def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:
     """Return the selected finding as plain text, to be copied into a message."""
     lines = [f"{finding.severity}: {clean(finding.kind)}", clean(finding.text)]
     lines += [f"{name}: {value}" for name, value in _facts(snapshot, finding)]
-    lines += [f"try: {clean(finding.advice)}"] if finding.advice else []
+    lines += [f"try: {clean(step)}" for step in steps_of(finding.advice) if step]
     lines += [plain(row).rstrip() for row in _places(snapshot, finding, 96)]
     return "\n".join(lines) + "\n"
 
