@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from pardbg.cli import attach, ctl, files, here, learn, live, mcp, rehearse, schedule, serve
-from pardbg.cli.common import USAGE_EXIT, echo, has_terminal, trouble, write_no_more
+from pardbg.cli.common import MAX_HELP, USAGE_EXIT, echo, has_terminal, trouble, write_no_more
 from pardbg.cli.front import Front, help_, start
 from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS
@@ -82,7 +82,7 @@ def _open_standard_streams() -> None:
 @click.group(
     cls=Front,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP},
 )
 @click.version_option(__version__, prog_name="pardbg")
 @click.pass_context

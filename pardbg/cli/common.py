@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pardbg.store.store import Store
 
 USAGE_EXIT: Final = 2
+MAX_HELP: Final = 100
+"""Cells of help in a wider terminal."""
+_MIN_HELP: Final = 40
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -166,6 +169,11 @@ def _check_target(path: Path, force: bool) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> str:
     return f"cannot write {path}: {error.strerror or error}; nothing was written"
+
+
+def help_width() -> int:
+    """Return the cells of help on this terminal: as click has them for options."""
+    return max(_MIN_HELP, min(MAX_HELP, shutil.get_terminal_size().columns)) - 2
 
 
 def talk(line: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pardbg.cli.common import complete_ctl, echo
+from pardbg.cli.common import complete_ctl, echo, help_width
 from pardbg.cli.here import find_target
 from pardbg.control.language import arguments
 from pardbg.control.language.arguments import ctl_words
@@ -23,7 +23,7 @@ class _Ctl(click.Command):
         words = [word for word in args if not word.startswith("-") and word != "help"]
         lines = next((found for word in words if (found := explain(word))), []) if asks else []
         if lines:
-            echo("\n".join(wrapped(lines, 98)))
+            echo("\n".join(wrapped(lines, help_width())))
             ctx.exit()
         return super().parse_args(ctx, ["--help"] if args == ["help"] else args)
 
@@ -58,27 +58,30 @@ def ctl(
 ) -> int:  # fmt: skip
     """Control a live run from a script; elsewhere: RUN as `watch` takes it.
 
-    VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
-    enable, disable, delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB
-    --help` explains one.
+    VERB moves ranks: pause, continue, step, tick, next, op, until; holds them: break, tbreak,
+    watch, condition, ignore, enable, disable, delete, breaks; shows them: where, ranks, status; or
+    delay, level, mark, kill. `ctl VERB --help` explains one.
 
-    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone and releases it
-    before a peer times out (`pause 2 hold`: never).
+    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause` holds all ranks at a consistent cut;
+    `pause 2` holds rank 2 alone, and releases it before others time out (`pause 2 hold`: not).
+    `step 2 x5` gives a verb five times.
 
-    `break EXPR [on RANKS]` stops where EXPR is true: "action==B and mb==3 and stage==2", 2B3 for
-    short (action==2B3), "op==all_reduce and bytes>1e6 and axis==dp", "step==100"; `tbreak` once;
-    `until` continues to there and returns once stopped. `delay 2 50ms` slows rank 2 down.
+    `break EXPR [on RANKS]` holds all ranks where EXPR is true of what one is about to do:
+    "action==B and mb==3 and stage==2", 2B3 for short, "op==all_reduce and bytes>1e6 and axis==dp",
+    "step==100"; `tbreak` once; `until` continues to there and answers once it has stopped. `watch
+    nan`, `mismatch`, `diverge`, `slow>5`, `skew>20ms`, `memory>2GiB` hold them where something goes
+    wrong. `delay 2 50ms` delays rank 2 by so much in each step.
 
     `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `longlist`, `args`, `locals`, `exec`
     inspect held ranks; `compare EXPR` shows them side by side; `compare --hash grads` finds the
-    first parameter that differs. Evaluating code requires that the job was started with
-    --allow-eval.
+    first gradient that differs; `dap RANK` waits in a held rank for an editor. Evaluating code
+    requires that the job was started with --allow-eval.
 
     `watch same REF.mcap` compares the run with its reference's recording (both with --tensors), and
     holds the ranks at the module whose output, or gradient, differs first (`pardbg same`).
 
-    `level off|summary|full [RANKS] [30s]` sets the recording detail, optionally for a limited
-    time; `mark NOTE` adds a bookmark to the recording.
+    `level off|summary|full [RANKS] [30s]` sets the recording level, with a time for that long;
+    `mark NOTE` bookmarks this moment in the recording.
     """
     from pardbg.cli import headless
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from pardbg.cli.common import completions
+from pardbg.cli.common import completions, help_width
 from pardbg.control.language.manual import RANKS_TEXT
 from pardbg.errors import UserError
 from pardbg.ui.commands.actions import ACTIONS, GLOSSARY, GROUP_TITLES, explain, wrapped
@@ -20,7 +20,6 @@ from pardbg.ui.commands.actions import ACTIONS, GLOSSARY, GROUP_TITLES, explain,
 if TYPE_CHECKING:
     from pardbg.render.frame.start_page import Entry
 
-WIDTH: Final = 98
 FIRST: Final = {
     "demo": "Train a built-in recipe and watch it: `pardbg demo 1f1b`.",
     "watch": "Watch a job: `pardbg watch torchrun … train.py`; or join a live run.",
@@ -148,7 +147,7 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
     elif not lines:
         raise UserError(f"no help on {topic!r}; `pardbg help` lists what there is")
     if lines:
-        click.echo("\n".join(wrapped(lines, WIDTH)))
+        click.echo("\n".join(wrapped(lines, help_width())))
 
 
 def _keys() -> list[str]:

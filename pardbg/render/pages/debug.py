@@ -266,7 +266,8 @@ def _ranks(
     now_size = _now_size(snapshot, coming, cells - fixed)
     stage = f"{'stage':<5}  " if staged else ""
     after = "  next" * any(coming.values())
-    title = f"  {'rank':>4}  {stage}{left(now_title(snapshot.run.times), now_size)}  {'since':>8}{after}"
+    now = left(now_title(snapshot.run.times), now_size)
+    title = f"  {'rank':>4}  {stage}{now}  {'since':>8}{after}"
     heading = line(Segment(clip(title, cells), "dim"))
     room = max(8, cells - now_size - fixed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,9 @@ from click.testing import CliRunner
 
 from pardbg.cli import cli, here
 from pardbg.cli.front import FIRST, MORE
+from pardbg.control.language import arguments
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb
 from pardbg.hub.run import runs
 from pardbg.hub.run.runs import Run
 from tests.contracts.trees import parsed
@@ -38,6 +41,19 @@ def test_alone_it_shows_what_one_starts_with_and_then_the_rest() -> None:
     assert {line[0] for line in lines[then + 1 :] if line} == cli.commands.keys() - FIRST.keys()
     assert FIRST.keys() | MORE.keys() <= cli.commands.keys()
     assert not any(line[-1].endswith("...") for line in lines[start:] if line), "nothing is cut"
+
+
+@pytest.mark.parametrize("cells", [60, 80, 100])
+@pytest.mark.parametrize("words", [("ctl", "watch", "-h"), ("help", "break"), ("help", "words")])
+def test_help_fits_the_terminal(words: tuple[str, ...], cells: int) -> None:
+    lines = pardbg(*words, COLUMNS=str(cells)).stdout.splitlines()
+    assert cells - 22 < max(map(len, lines)) <= cells - 2
+
+
+def test_the_help_of_ctl_names_every_verb() -> None:
+    shown = set(re.findall(r"[a-z]+", pardbg("ctl", "--help").stdout))
+    verbs = {verb.value for verb in Verb} - {"inspect"}
+    assert verbs | set(arguments.INSPECT) | {arguments.COMPARE} <= shown
 
 
 @pytest.mark.parametrize(

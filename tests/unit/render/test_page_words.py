@@ -13,10 +13,12 @@ from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.base.times import Times
 from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.regions import framed, regions
+from pardbg.render.frame.stacks import Spot
 from pardbg.render.frame.step_charts import phases
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives
@@ -25,6 +27,7 @@ from pardbg.render.pages.debug import debug
 from pardbg.render.pages.findings import Around, ahead, findings, place_of, told
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.overview.page import OverviewPageState, overview
+from pardbg.render.pages.overview.rank_facts import rank as rank_facts
 from pardbg.render.pages.timeline import Window, lane
 from pardbg.session.reader import load
 from pardbg.session.source_files import Place, SourceLines
@@ -121,6 +124,34 @@ def test_a_rank_that_has_ended_has_no_next_op() -> None:
     assert not re.search(r"\b1[FB]\d", ended)
     going = (row for row in rows if re.match(r" +[02] ", row))
     assert all(re.search(r"\b[02][FB]\d", row) for row in going), "the others have one"
+
+
+def test_no_op_of_a_rank_is_cut_where_the_source_beside_it_has_room() -> None:
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, snapshot(store, None).stacks[0].t_ns)
+    stack = {2: (Spot("missing_rank.py:45 wait_for", True, "missing_rank.py", 45),)}
+    look = DebugLook(2, stacks=stack, stacks_ns=made.t_ns)
+    rows = [plain(row) for row in debug(made, 120, 36, look).head]
+    waiting = [row for row in rows if re.match(r" +[013]  ", row)]
+    assert len(waiting) == 3 and all("all_reduce default #21 " in row for row in waiting)
+    assert any("missing_rank.py:45" in row[40:64] for row in rows if re.match(r" +2  ", row))
+
+
+def test_a_column_of_next_ops_stands_only_where_there_is_one() -> None:
+    made = snapshot(load(SESSIONS / "fault-straggler.mcap"), None)
+    assert not made.control.held and made.hang is None
+    free = replace(made, pipeline=None, findings=())
+    rows = [plain(row) for row in debug(free, 120, 36, DebugLook()).head]
+    heads = [row for row in rows if "since" in row]
+    assert len(heads) == 1 and "next" not in heads[0]
+    assert any("since  next" in plain(row) for row in debug(snapshot_1f1b(), 120, 36).head)
+
+
+@pytest.mark.parametrize(("times", "name"), [("", "now"), ("device", "host now")])
+def test_what_a_rank_does_is_said_to_be_the_hosts_on_a_device(times: Times, name: str) -> None:
+    made = snapshot_1f1b()
+    shown = rank_facts(replace(made, run=replace(made.run, times=times)), 0, 60, 30)
+    assert plain(shown.body[0]).strip().startswith(f"{name}  ")
 
 
 def test_what_lasts_is_not_also_to_come() -> None:

@@ -23,7 +23,7 @@ from pardbg.render.draw.cells import (
     right,
 )
 from pardbg.render.draw.squares import CELLS, PER_LINE, squares
-from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.activity import activity_text, now_title
 from pardbg.render.frame.step_charts import SIDE_CELLS, side, step_charts
 from pardbg.render.pages.findings import brief
 from pardbg.render.pages.mesh.measures import (
@@ -259,7 +259,7 @@ def _coordinates(snapshot: Snapshot, measure: Measure) -> list[Line]:
 def _chosen(snapshot: Snapshot, row: RankNow, measure: Measure) -> list[Line]:
     axes = zip(snapshot.mesh.axes, snapshot.mesh.coordinates(row.rank), strict=True)
     place = " ".join(f"{clean(axis.name)}{at}" for axis, at in axes if axis.name)
-    known = [("now", activity_text(row.now)), ("host", clean(row.host))]
+    known = [(now_title(snapshot.run.times), activity_text(row.now)), ("host", clean(row.host))]
     known += _of_device(snapshot, row.rank)
     value = measure.values.get(row.rank)
     known += [
@@ -270,7 +270,7 @@ def _chosen(snapshot: Snapshot, row: RankNow, measure: Measure) -> list[Line]:
     ]
     head = line(Segment(f"r{row.rank} ", "accent"), Segment(clip(place, _SIDE - 6), "dim"))
     return [head, *(
-        line(Segment(left(name, 8), "dim"), Segment(right(clip(text, _SIDE - 9), _SIDE - 9)))
+        line(Segment(left(name, 8), "dim"), Segment(right(clip(text, _SIDE - 10), _SIDE - 9)))
         for name, text in known if text
     )]  # fmt: skip
 

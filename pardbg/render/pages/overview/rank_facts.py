@@ -14,7 +14,7 @@ from pardbg.render.draw.cells import (
     line,
 )
 from pardbg.render.draw.plots import by_step
-from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.activity import activity_text, now_title
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
 
@@ -24,7 +24,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
     shown: list[tuple[str, str]] = [
-        ("now", f"{activity_text(now.now)} ({now.state})"),
+        (now_title(snapshot.run.times), f"{activity_text(now.now)} ({now.state})"),
         ("process", f"pid {now.pid} on {clean(now.host)}"
                     f"{'' if now.node is None else f' · node {now.node}'}"),
         ("stages", ",".join(map(str, now.stages)) or "no pipeline"),
