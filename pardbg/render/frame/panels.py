@@ -83,7 +83,7 @@ def seen(snapshot: Snapshot) -> list[tuple[str, str]]:
     memory = [rank.memory_bytes for rank in snapshot.ranks if rank.memory_bytes]
     if memory:
         least, most = (words.binary_size(of(memory)) for of in (min, max))
-        rows.append(("memory", f"{least} – {most} a rank"))
+        rows.append(("memory", f"{least} a rank" if least == most else f"{least} – {most} a rank"))
     return rows
 
 

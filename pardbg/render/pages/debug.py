@@ -76,7 +76,8 @@ class DebugPageState:
     output: Sequence[OutputLine] = ()
     """Last output of the job, oldest first; drawn if lines are left."""
     more: Callable[[int, int], list[Line]] | None = None
-    """(cells, rows) -> the picture of the standstill, for the room below stacks and source."""
+    """(cells, rows) -> the picture of the standstill, for the room below stacks and source; of what
+    ran last while there is none."""
 
 
 def _other_version(found: SourceLines, function: str) -> bool:
@@ -143,6 +144,9 @@ def _over(
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
         few = min(max(_NARROW_STACKS, rows - len(found) - _NARROW_SOURCE), rows - len(found))
         found += stacks[: max(0, few)]
+        if look.more is not None and not shown:
+            printed = min(len(look.output), _PRINTED) + 3 if look.output else 1
+            found += [line(" ", row) for row in look.more(cells - 2, rows - len(found) - printed)]
         below = frame_source(shown, look, cells - 2, rows - len(found))
         last = printed_last(look.output, snapshot.t_begin_ns, cells - 2, rows - len(found))
         found += [line(" ", row) for row in below or last]

@@ -12,7 +12,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
-from pardbg.analysis.findings.kinds.stall_kinds import Stalled
+from pardbg.analysis.findings.kinds.stall_kinds import MissingRank, Stalled
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, overlay, width
@@ -30,28 +30,28 @@ _LANES: Final = (("compute", "phase"), ("wait", "comm"))
 
 
 def lanes_around(
-    snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, apart: int = 0,
-    tall: int = 1,
+    snapshot: Snapshot, finding: Finding | None, lanes: Lanes, window: Window, cells: int,
+    apart: int = 0, tall: int = 1,
 ) -> list[Line]:  # fmt: skip
     """Draw two lanes per rank, ``tall`` lines each, so many lines ``apart``, up to the finding's
-    moment."""
+    moment; without a finding up to the cursor."""
     span = window.t1_ns - window.t0_ns
     if span <= 0 or not any(lanes.values()):
         return []
     axis = Axis(window.t0_ns, span, max(10, cells - _GUTTER))
-    after = window.t1_ns > finding.t_ns
-    note = f"{words.duration(span)}{', all of the wait' if after else ' up to it'}"
-    lines: list[Line] = [(), rule("around it", cells, note)]
+    stalled = finding is not None and isinstance(finding.facts, Stalled)
+    culprits = finding.culprits if finding is not None else ()
+    lines: list[Line] = [(), _title(finding, window, cells)]
     lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
-    stands = _standing(snapshot, finding)
+    stands = _standing(snapshot, finding) if finding is not None else {}
     waits = {row.rank: row for row in snapshot.ranks if row.state == "waiting"}
     for rank in sorted(lanes):
         shown = shown_lanes(lanes[rank])
         for at, name in enumerate(shown):
-            style = "culprit" if rank in finding.culprits else ""
+            style = "culprit" if rank in culprits else ""
             head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
             drawn = lane(lanes[rank][name], axis)
-            if isinstance(finding.facts, Stalled):
+            if stalled:
                 last = lanes[rank][name][-1]
                 drawn = _with_wait(drawn, last, axis, snapshot.t_ns)
                 if rank in waits and name == shown[-1]:
@@ -63,6 +63,20 @@ def lanes_around(
             lines += [line(" " * _GUTTER, *map(_below, drawn))] * (tall - 1)
         lines += [()] * apart if rank < max(lanes) else []
     return lines
+
+
+def _title(finding: Finding | None, window: Window, cells: int) -> Line:
+    across = words.duration(window.t1_ns - window.t0_ns)
+    if finding is None:
+        return rule("what ran last", cells, f"{across} up to the cursor   3 has all")
+    wait = window.t1_ns > finding.t_ns
+    return rule("around it", cells, f"{across}{', all of the wait' if wait else ' up to it'}")
+
+
+def ran_last(snapshot: Snapshot, lanes: Lanes, window: Window, cells: int, rows: int) -> list[Line]:
+    """Draw the lanes up to the cursor as tall as they fit into ``rows`` lines; empty: none fit."""
+    tries = (lanes_around(snapshot, None, lanes, window, cells, 1, tall) for tall in (2, 1))
+    return next((lines for lines in tries if len(lines) <= rows), [])
 
 
 def shown_lanes(lanes: Mapping[str, Sequence[LaneSpan]]) -> list[str]:
@@ -137,3 +151,24 @@ def _with_place(drawn: Line, axis: Axis, since_ns: int, now_ns: int, place: str)
     size = min(axis.x(now_ns), axis.cells) - at
     text = left(clip(f" {place}", max(0, size)), max(0, size))
     return overlay(drawn, at, text, "absent") if size > 3 and width(text) == len(text) else drawn
+
+
+def arrivals(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
+    """Return rank -> arrival at the one op that others wait in: the first rank's time, for others
+    the delay after it (at least their clock error); culprits are left out."""
+    facts = finding.facts
+    if not isinstance(facts, MissingRank) or len({wait.op for wait in facts.waits}) != 1:
+        return {}
+    since = {wait.rank: wait.since_ns for wait in reversed(facts.waits)}
+    first = min(since, key=lambda rank: since[rank])
+    errors = {row.rank: row.clock_error_ns for row in snapshot.ranks}
+    found = {first: words.offset(max(0, since[first] - snapshot.t_begin_ns), 1e7)}
+    for rank in since.keys() - {first}:
+        one, other = errors.get(rank), errors.get(first)
+        if one is not None and other is not None:
+            later, error = since[rank] - since[first], one + other
+            found[rank] = (
+                f"+{words.duration(later)}" if later > error else f"±{words.duration(error)}"
+            )
+    gone = {row.rank for row in snapshot.ranks if row.state in ("ended", "lost")}
+    return found | {rank: "never" if rank in gone else "not yet" for rank in finding.culprits}

@@ -44,7 +44,8 @@ from pardbg.render.frame.panels import (
 )
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
-from pardbg.render.pages.finding_lanes import lanes_around, stacks_beside
+from pardbg.render.pages.finding_lanes import arrivals, lanes_around, ran_last, stacks_beside
+from pardbg.render.pages.output import printed_last
 from pardbg.render.pages.timeline import MANY, Window
 from pardbg.session.source_files import Place, SourceLines
 
@@ -134,14 +135,11 @@ def findings(
         return empty(cells, rows, "Looking for what is wrong up to this moment …")
     if not found:
         later = [] if snapshot.live else ahead(snapshot, around.known, cells - 4)
-        return Picture(body=tuple(_nothing(snapshot, cells, later)))
+        return Picture(body=tuple(_nothing(snapshot, cells, rows, later, around)))
     at = min(max(at, 0), len(found) - 1)
     alone = len(found) == 1 and cells >= WIDE
-    head = (
-        ()
-        if alone
-        else (line(Segment(f"  {_counts(found)}{' so far' * around.looking}", "dim")), ())
-    )
+    counts = line(Segment(f"  {_counts(found)}{' so far' * around.looking}", "dim"))
+    head = () if alone else (counts, ())
     draw = _card if alone else _beside if cells >= WIDE else _under
     room = rows - len(head) - 2
     body, places, focus = draw(snapshot, found, at, cells, room, around)
@@ -155,8 +153,11 @@ def findings(
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
 
 
-def _nothing(snapshot: Snapshot, cells: int, later: Sequence[Line]) -> list[Line]:
-    """Draw that nothing was found, in what, the findings to come, and what no detector judges."""
+def _nothing(
+    snapshot: Snapshot, cells: int, rows: int, later: Sequence[Line], around: Around
+) -> list[Line]:
+    """Draw that nothing was found, in what, the findings to come, what no detector judges, and
+    what ran and was printed last."""
     code, why = snapshot.run.exit_code, [_looked_for(snapshot)]
     title, sign = "Nothing found.", ("✓", "good")
     if snapshot.live and (yet := coming(snapshot)):
@@ -170,9 +171,12 @@ def _nothing(snapshot: Snapshot, cells: int, later: Sequence[Line]) -> list[Line
     lines = [line(Segment(f" {sign[0]} ", sign[1]), Segment(title, "strong")),
              *(line("   ", Segment(part, "dim")) for text in why for part in wrap(text, cells - 4)),
              *(line("  ", row) for row in later)]  # fmt: skip
-    for heading, rows in (("seen", seen(snapshot)), ("not judged", unjudged(snapshot))):
-        lines += [(), line(" ", rule(heading, cells - 2)), *facts(rows, 10)]
-    return [fit(row, cells) for row in lines]
+    for heading, known in (("seen", seen(snapshot)), ("not judged", unjudged(snapshot))):
+        lines += [(), line(" ", rule(heading, cells - 2)), *facts(known, 10)]
+    room, begin = rows - len(lines) - 1, snapshot.t_begin_ns
+    last = ran_last(snapshot, around.lanes, around.window, cells - 2, room)
+    last += printed_last(around.output, begin, cells - 2, room - len(last))
+    return [fit(row, cells) for row in (*lines, *(line(" ", row) for row in last))]
 
 
 def _counts(found: Sequence[Finding]) -> str:
@@ -211,7 +215,7 @@ def _under(
             shown = evidence(
                 snapshot, finding, around, cells - 6, rows - len(found) - len(full) - 1
             )
-            if not shown and _came(snapshot, finding):  # its sentence has the facts
+            if not shown and arrivals(snapshot, finding):  # its sentence has the facts
                 full = _full(snapshot, finding, cells - 6, brief=True)[1:]
                 spare = rows - len(found) - len(full) - 1
                 shown = evidence(snapshot, finding, around, cells - 6, spare)
@@ -429,7 +433,7 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
         for stack in snapshot.stacks
         if few is None or stack.rank in few
     }
-    came = _came(snapshot, finding)
+    came = arrivals(snapshot, finding)
     doing = {row.rank: came.get(row.rank) or activity_text(row.now) or row.state for row in listed}
     at = {row.rank: _place_now(finding, row.rank, stacks.get(row.rank, ())) for row in listed}
     longest, far = (max(map(width, of.values()), default=0) for of in (doing, at))
@@ -463,27 +467,6 @@ def _place_now(finding: Finding, rank: int, stack: Stack) -> str:
     if other and rank in finding.culprits and (len(finding.culprits) == 1 or not place):
         return where
     return place
-
-
-def _came(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
-    """Return rank -> arrival at the one op that others wait in: the first rank's time, for others
-    the delay after it (at least their clock error); culprits are left out."""
-    facts = finding.facts
-    if not isinstance(facts, MissingRank) or len({wait.op for wait in facts.waits}) != 1:
-        return {}
-    since = {wait.rank: wait.since_ns for wait in reversed(facts.waits)}
-    first = min(since, key=lambda rank: since[rank])
-    errors = {row.rank: row.clock_error_ns for row in snapshot.ranks}
-    found = {first: words.offset(max(0, since[first] - snapshot.t_begin_ns), 1e7)}
-    for rank in since.keys() - {first}:
-        one, other = errors.get(rank), errors.get(first)
-        if one is not None and other is not None:
-            later, error = since[rank] - since[first], one + other
-            found[rank] = (
-                f"+{words.duration(later)}" if later > error else f"±{words.duration(error)}"
-            )
-    gone = {row.rank for row in snapshot.ranks if row.state in ("ended", "lost")}
-    return found | {rank: "never" if rank in gone else "not yet" for rank in finding.culprits}
 
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:

@@ -47,6 +47,8 @@ SHORT = {
 GUTTER = 7
 LEAST_CHART = 10
 """Rows from which on memory over time is drawn."""
+_LEAST_ALONE: Final = 8
+"""The same where no ladder of ZeRO levels wants the room."""
 _CHARTS: Final = 17
 """Rows reserved for the charts before a rank gets more than two."""
 SMALL = 24
@@ -139,8 +141,10 @@ def memory(
     about = whole(own, cells)
     room = spare - len(about)
     over = any(scale.excess(row) for row in snapshot.memory)
-    charts = course(snapshot, own, cells, room, over, ascii_) if room >= LEAST_CHART else []
-    steps = [] if charts and cells >= BESIDE else _ladder(own, cells)
+    ladder_ = _ladder(own, cells)
+    least = LEAST_CHART if ladder_ else _LEAST_ALONE
+    charts = course(snapshot, own, cells, room, over, ascii_) if room >= least else []
+    steps = [] if charts and cells >= BESIDE else ladder_
     below: list[Line] = []
     for section in (about, charts, steps):
         if section and len(section) <= spare:
@@ -299,7 +303,8 @@ def _history(row: MemoryRow, size: int) -> Line:
     if len(values) < 2:
         return (Segment(_moves(row).lstrip(), "dim"),)
     low, high = min(values), max(values)
-    span = f"  {words.binary_size(low)} – {words.binary_size(high)}"
+    ends = dict.fromkeys((words.binary_size(low), words.binary_size(high)))
+    span = f"  {' – '.join(ends)}"
     return line(Segment(spark(values, len(values)), "spark"), Segment(span, "faint"),
                 Segment(_moves(row), "dim"))  # fmt: skip
 

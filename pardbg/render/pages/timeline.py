@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from statistics import median
 
 from pardbg import words
@@ -12,7 +13,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
-from pardbg.render.draw.bars import inspected, keys
+from pardbg.render.draw.bars import inspected, keys, rule
 from pardbg.render.draw.cells import (
     Drawn,
     Line,
@@ -36,6 +37,14 @@ GUTTER = 15
 MANY = 128
 """Number of ranks above which the page lists only those around the selected one."""
 _NOTHING = LaneSpan(0, 0, "", "")
+_BESIDE = 100
+"""Cells from which on the longest ops stand beside the steps."""
+_STEPS = 44
+"""Cells of the list of steps."""
+_FIGURES = 38
+"""Cells of a line of the longest ops without the op's name."""
+_LEAST_LISTED = 3
+"""Lines of these lists for which a page's rest is used."""
 HATCHED = ("wait",)
 """Style roots drawn with a character instead of a fill."""
 
@@ -141,9 +150,75 @@ def timeline(
 
     focus = next((y for (rank, name), y in starts.items() if rank == chosen
                   and (spot is None or name == spot.lane)), None)  # fmt: skip
+    below = _in_sight(snapshot, lanes, window, cells, room - len(index))
     return Picture(_head(snapshot, window, axis, lanes, span is not None),
-                   Drawn(len(index), draw), foot, focus=focus,
+                   Drawn(len(index), draw, below), foot, focus=focus,
                    rows=tuple(index))  # fmt: skip
+
+
+def _in_sight(
+    snapshot: Snapshot, lanes: Lanes, window: Window, cells: int, rows: int
+) -> list[Line]:
+    """Draw the longest ops of the window beside its steps, in at most ``rows`` lines."""
+    most, size = rows - 4, cells - 2
+    if most < _LEAST_LISTED:
+        return []
+    steps = _steps(lanes, window, _STEPS, most) if cells >= _BESIDE else []
+    size -= _STEPS + 2 if steps else 0
+    ops = _longest(snapshot, lanes, window, size, most)
+    if not ops:
+        return [(), *(line(" ", row) for row in _steps(lanes, window, cells - 2, most))]
+    pairs = zip_longest(ops, steps, fillvalue=())
+    return [(), *(line(" ", fit(a, size), "  " if steps else "", b) for a, b in pairs)]
+
+
+def _longest(snapshot: Snapshot, lanes: Lanes, window: Window, cells: int, rows: int) -> list[Line]:
+    """List the ops that took longest, a collective by the rank that was longest in it; those that
+    begin before the window are not whole."""
+    found = [
+        (span.t1_ns - span.t0_ns, rank, span)
+        for rank, row in lanes.items()
+        for span in row.get("comm", ())
+        if span.number == 1 and span.t0_ns > window.t0_ns and span.label
+    ]
+    each: dict[tuple[str, int, int], tuple[int, int, LaneSpan]] = {}
+    for took, rank, span in sorted(found, key=lambda one: -one[0]):
+        whose = (0, 0) if "#" in span.label else (rank, span.t0_ns)
+        each.setdefault((span.label, *whose), (took, rank, span))
+    if not each:
+        return []
+    room = cells - _FIGURES
+    lines: list[Line] = [rule("longest ops in sight", cells, f"of {len(found)} boxes with one op")]
+    for took, rank, span in list(each.values())[:rows]:
+        at = words.offset(max(0, span.t0_ns - snapshot.t_begin_ns), 1e6)
+        name, after = clip(clean(span.label), room), " so far" if span.is_open else ""
+        lines.append(line(left(f" r{rank}", 6), Segment(left(name, room), "strong"),
+                          Segment(f"{words.duration(took):>8}"), Segment(left(after, 7), "dim"),
+                          Segment(f"  from {at}", "dim")))  # fmt: skip
+    return lines
+
+
+def _steps(lanes: Lanes, window: Window, cells: int, rows: int) -> list[Line]:
+    """List the newest steps that lie within the window on each rank that is drawn, with the rank
+    that was fastest, and the slowest."""
+    known: dict[str, dict[int, int]] = {}
+    for rank, row in lanes.items():
+        for span in row.get("step", ()):
+            whole = window.t0_ns < span.t0_ns and span.t1_ns < window.t1_ns and not span.is_open
+            if whole and span.number == 1:
+                known.setdefault(clean(span.label), {})[rank] = span.t1_ns - span.t0_ns
+    full = [(name, took) for name, took in known.items() if len(took) == len(lanes)][-rows:]
+    if not full or len(lanes) < 2:
+        return []
+    lines: list[Line] = [rule("whole steps in sight", cells, f"{len(lanes)} ranks")]
+    for name, took in full:
+        fast, slow = min(took, key=lambda r: took[r]), max(took, key=lambda r: took[r])
+        lines.append(line(
+            Segment(left(f" {name}", 12), "strong"), Segment(f"{words.duration(took[fast]):>8}"),
+            Segment(f" r{fast}", "dim"), Segment(f" to {words.duration(took[slow])}"),
+            Segment(f" r{slow}", "dim"),
+        ))  # fmt: skip
+    return lines
 
 
 def _head(

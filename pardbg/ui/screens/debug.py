@@ -11,13 +11,17 @@ from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.stacks import Entry, Spot, spots_in_reach, stacks_of
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
+from pardbg.render.pages.finding_lanes import ran_last
 from pardbg.render.pages.findings import ordered, whole_wait
+from pardbg.render.pages.timeline import Window
 from pardbg.session.source_files import Place
-from pardbg.ui.engine.feed import Frame, OutputWant, Want
+from pardbg.ui.engine.feed import Frame, OutputWant, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.row_pages import around_of, lanes_of
 
 _CONSOLE = 500
+_TALL, _FEW_RANKS = 46, 8
+"""Rows from which on, and ranks up to which what ran last is drawn too."""
 _PRINTED = 40
 """Lines of output if there is room."""
 _LAST_NS = 1 << 62
@@ -34,14 +38,21 @@ class DebugPage(Page):
         if wait is not None:
             more = partial(whole_wait, frame.snapshot, wait, around_of(frame))
             look = replace(look, more=more)
+        elif rows >= _TALL and len(frame.snapshot.ranks) <= _FEW_RANKS:
+            window = Window(frame.lanes_t0_ns, frame.lanes_t1_ns)
+            look = replace(look, more=partial(ran_last, frame.snapshot, frame.lanes, window))
         return debug(frame.snapshot, cells, rows, look)
 
     def want(self) -> Want:
         frame = self.shared.frame
         want = Want(source=source_place(self.shared), output=OutputWant(_PRINTED))
-        if frame is None or (wait := _wait(frame)) is None:
+        columns, wait = self.app.size.width - 16, _wait(frame) if frame is not None else None
+        if frame is None:
             return want
-        lanes = lanes_of(frame.snapshot, wait, self.app.size.width - 16)
+        if wait is None:
+            shown = self.size.height >= _TALL and len(frame.snapshot.ranks) <= _FEW_RANKS
+            return replace(want, timeline=TimelineWant(None, columns)) if shown else want
+        lanes = lanes_of(frame.snapshot, wait, columns)
         return replace(want, timeline=lanes)
 
     def move(self, by: int) -> None:

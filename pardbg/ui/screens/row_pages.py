@@ -270,6 +270,8 @@ class TrafficPage(RowsPage):
 
 _PRINTED: Final = 40
 """Number of lines of output under a finding."""
+_FEW_RANKS: Final = 8
+"""Ranks up to which what ran last is drawn where nothing was found."""
 
 
 def lanes_of(snapshot: Snapshot, finding: Finding, columns: int) -> TimelineWant:
@@ -316,15 +318,16 @@ class FindingsPage(RowsPage):
         """Request the selected finding's lanes, source and output."""
         frame = self.shared.frame
         found = self.rows(frame) if frame is not None else []
+        width, printed = self.app.size.width, OutputWant(_PRINTED)
         if frame is None or self._at >= len(found):
-            return Want()
-        width = self.app.size.width
+            few = frame is not None and len(frame.snapshot.ranks) <= _FEW_RANKS
+            return Want(timeline=TimelineWant(None, width - 16) if few else None, output=printed)
         beside = width >= WIDE and len(found) > 1
         finding = found[self._at]
         wanted = lanes_of(frame.snapshot, finding, (width * 3 // 5 if beside else width) - 16)
         at = place_of(frame.snapshot, finding)
         source = Place(at[1].file, at[1].line) if at is not None and at[1].file else None
-        return Want(timeline=wanted, source=source, output=OutputWant(_PRINTED))
+        return Want(timeline=wanted, source=source, output=printed)
 
     def copied(self, frame: Frame) -> str:
         found = self.rows(frame)
