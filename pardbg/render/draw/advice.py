@@ -1,4 +1,4 @@
-"""What to try about a finding, as numbered steps."""
+"""Steps of a finding's advice, numbered."""
 
 from __future__ import annotations
 

@@ -338,10 +338,11 @@ def _foot(cells: int, rows: int, other: bool, sharded: bool) -> tuple[Line, ...]
     parts_: list[Segment] = [Segment("  ")]
     for letter, word in CATEGORIES if other else CATEGORIES[:-1]:
         said = word if cells >= (100 if other else 80) else SHORT[word]
+        said += " within a step" * (letter == "A" and cells >= 116)  # the total is between steps
         parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {said}  ", "dim")]
-    moment = " between steps" if cells >= 100 else ""
+    moment = " between steps" if cells >= 104 else ""
     parts_ += [Segment("▲┃", "expected"), Segment(f" expected{moment}", "dim")]
-    if not other and cells >= 100:
+    if not other and cells >= 132:
         parts_.append(Segment("   other is not in the bars", "faint"))
     if rows < 12:
         return ()

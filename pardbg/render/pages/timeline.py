@@ -43,6 +43,8 @@ _STEPS = 44
 """Cells of the list of steps."""
 _FIGURES = 38
 """Cells of a line of the longest ops without the op's name."""
+_NAME = 32
+"""Most cells of an op's name, so that its figures stay beside it."""
 _LEAST_LISTED = 3
 """Lines of these lists for which a page's rest is used."""
 HATCHED = ("wait",)
@@ -187,7 +189,7 @@ def _longest(snapshot: Snapshot, lanes: Lanes, window: Window, cells: int, rows:
         each.setdefault((span.label, *whose), (took, rank, span))
     if not each:
         return []
-    room = cells - _FIGURES
+    room = min(cells - _FIGURES, _NAME)
     lines: list[Line] = [rule("longest ops in sight", cells, f"of {len(found)} boxes with one op")]
     for took, rank, span in list(each.values())[:rows]:
         at = words.offset(max(0, span.t0_ns - snapshot.t_begin_ns), 1e6)
