@@ -116,25 +116,25 @@ async def test_up_and_down_go_through_the_frames_of_a_recorded_stack(
         await shows(app, "opened at the first error")
         await pilot.press("7")
         await shows(app, "missing_rank.py:45 wait_for")  # whom the others wait for
-        await shows(app, "rank 2, frame 0 of 4")
+        await shows(app, "r2, frame 0 of 4")
         await shows(app, "▶         time.sleep(0.1)")
         await type_(pilot, "up")
         await shows(app, "missing_rank.py:39 train")
-        await shows(app, "rank 2, frame 1 of 4")
+        await shows(app, "r2, frame 1 of 4")
         await shows(app, "▶             wait_for(RESULT)")
         await type_(pilot, "down")
         await shows(app, "▶         time.sleep(0.1)")
         await pilot.press("j")  # a rank that waits, in torch
         await shows(app, "planted.py:75 report_mean")
-        await shows(app, "rank 3, frame 0 of ")
+        await shows(app, "r3, frame 0 of ")
         await type_(pilot, "frames all")
         await shows(app, "distributed_c10d.py")
         await type_(pilot, "up")
         await type_(pilot, "up")
         await shows(app, "planted.py:75 report_mean")
-        await shows(app, "rank 3, frame 2 of ")
+        await shows(app, "r3, frame 2 of ")
         await type_(pilot, "frames own")
-        await shows(app, "rank 3, frame 0 of ")
+        await shows(app, "r3, frame 0 of ")
 
 
 async def test_a_box_of_the_timeline_is_chosen_by_key_and_by_click() -> None:

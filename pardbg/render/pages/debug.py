@@ -190,7 +190,7 @@ def frame_source(
     at = min(look.frame, len(known) - 1)
     nth = f", frame {at} of {len(known)}" if len(known) > 1 else ""
     function = known[at].text.rpartition(" ")[2]
-    note = f"rank {look.selected}"
+    note = f"r{look.selected}"
     if width(known[at].text + note + nth) + _EDGE <= cells:
         note += nth
     return source(look.source, known[at].text, cells, rows, stack, note, function)
