@@ -268,7 +268,7 @@ def _card(
         Segment(f"{sign} {clean(finding.kind)}", style), Segment("   the only finding", "dim")
     )
     body = [spread(name, line(Segment(_time(snapshot, finding), "dim")), size), ()]
-    body += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), size, 12)]
+    body += [line(Segment(text, "strong")) for text in wrap(_sentence(finding), size, 12)]
     known = " · ".join(f"{n} {value}" for n, value in _facts(snapshot, finding) if n != "time")
     body += [line(Segment(text, "dim")) for text in wrap(known, size, 2)]
     drawn = partial(lanes_around, snapshot, finding, around.lanes, around.window, size)
@@ -320,13 +320,19 @@ def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False)
     """Draw a finding's text, its facts (not if ``brief``), and its advice."""
     sign, style = SIGN[finding.severity]
     lines: list[Line] = [line(Segment(f"{sign} {clean(finding.kind)}", f"{style}"))]
-    lines += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), cells, 12)]
+    lines += [line(Segment(text, "strong")) for text in wrap(_sentence(finding), cells, 12)]
     lines += [] if brief else [()]
     for name, value in [] if brief else _facts(snapshot, finding):
         lines.append(line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, cells - 9)))))
     if finding.advice:
         lines += [(), *numbered(finding.advice, cells)]
     return lines
+
+
+def _sentence(finding: Finding) -> str:
+    """Return the text with a capital, unless it begins with a name, such as all_reduce."""
+    text = clean(finding.text)
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
 def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
