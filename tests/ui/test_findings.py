@@ -166,7 +166,7 @@ async def test_a_finding_whose_time_moves_does_not_ask_for_frames_without_end() 
 
     app = app_on(base, start="findings", at=later)
     async with app.run_test(size=(120, 40)):
-        await shows(app, "too few cores.")
+        await shows(app, "Too few cores.")
         looks, begun = app.engine._maker.num_looks, time.monotonic()
         await asyncio.sleep(2.5)
         made_since = app.engine._maker.num_looks - looks

@@ -213,7 +213,9 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
         style = "bad" if control.timeout_ns < 60e9 else "warn"
         limit = words.countdown(control.timeout_ns)
         parts += [Segment("  first timeout in ", "dim"), Segment(limit, style)]
-    pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
+    pending = (
+        f"{words.plural(control.pending, 'op')} pending" if control.pending else "nothing pending"
+    )
     parts += [Segment(f"  {pending}", "warn" if control.pending else "dim")]
     reason = clean(why_text(control.why))
     short = line_width(parts) + width(reason) + 2 <= cells

@@ -140,7 +140,7 @@ def test_debug_shows_what_is_held_and_the_trail() -> None:
     made = held(snapshot_1f1b())
     for cells in (80, 120):
         text = text_of(debug(made, cells, 34))
-        assert "held at a cut" in text and "lease 9 s" in text and "no pending op" in text
+        assert "held at a cut" in text and "lease 9 s" in text and "nothing pending" in text
         assert "pause by view-3f → held at a cut" in text
 
 
