@@ -45,7 +45,7 @@ async def test_the_chosen_one_is_shown_in_full(size: tuple[int, int]) -> None:
         await shows(app, "train.py:48 in step")
         assert "Call the groups' ops" in text_of(app)
         await pilot.press("down")
-        await shows(app, "rank 3 came 4 s late.")
+        await shows(app, "Rank 3 came 4 s late.")
         await shows(app, "enter goes to the moment on Collectives, rank 3")
         assert "train.py:48 in step" not in text_of(app)
 

@@ -33,6 +33,7 @@ _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
 """Skew below this, or below so many times the transfer, is noise and not highlighted."""
 
 
+_VERDICT_ROWS = 19  # from which on the verdict stands above the list
 SUMMARY_ROWS = 26
 """Minimum number of rows for a table by kind over the list."""
 CHART_ROWS = 34
@@ -132,7 +133,7 @@ def collectives(
     listed = rows_of(snapshot, look)
     p2p = shows_p2p(snapshot, look.p2p)
     head: tuple[Line, ...] = (_title(snapshot, p2p, look, len(listed), cells),)
-    if rows >= SUMMARY_ROWS and listed:
+    if rows >= _VERDICT_ROWS and listed:
         head = (*(said_p2p if p2p else said)(snapshot, cells), *head)
     if not listed:
         if p2p:
@@ -153,7 +154,6 @@ def collectives(
         own = [row for row in listed if isinstance(row, CollectiveRow)]
         table = _columns(own, cells, look.by_wait, snapshot.run.exit_code is not None)
     columns = choose(table, cells - 3)
-    names = headings(columns)
     foot: tuple[Line, ...] = ()
     if rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16):
         head = (*head, *summary(listed, cells, 4 if rows < CHART_ROWS else 7), ())
@@ -172,7 +172,7 @@ def collectives(
         return table_row(columns, row, cells, row is current)
 
     body = Drawn(len(listed), draw)
-    return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
+    return Picture((*head, headings(columns)), body, foot, focus=focus, follow=focus is None,
                    rows=tuple(range(len(listed))))  # fmt: skip
 
 

@@ -210,7 +210,8 @@ def _under(
     for index, finding in enumerate(found):
         lines = [line("  ", _line(finding, cells - 3))]
         if index == at:
-            lines = [fit(selected(lines[0]), cells, "+sel")]
+            head = _head_of(snapshot, finding, cells)
+            lines = [fit(selected(head), cells, "+sel")]
             full = _full(snapshot, finding, cells - 6)[1:]
             shown = evidence(
                 snapshot, finding, around, cells - 6, rows - len(found) - len(full) - 1
@@ -327,6 +328,13 @@ def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False)
     if finding.advice:
         lines += [(), *numbered(finding.advice, cells)]
     return lines
+
+
+def _head_of(snapshot: Snapshot, finding: Finding, cells: int) -> Line:
+    """Draw the kind and the time of a finding whose sentence stands below."""
+    sign, style = SIGN[finding.severity]
+    name = line("  ", Segment(f"{sign} ", style), Segment(clean(finding.kind), "strong"))
+    return spread(name, line(Segment(f"{_time(snapshot, finding)} ", "dim")), cells)
 
 
 def _sentence(finding: Finding) -> str:

@@ -9,6 +9,7 @@ import pytest
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.render.draw.cells import plain
+from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.finding_lanes import ran_last
 from pardbg.render.pages.findings import Around, findings
@@ -74,6 +75,20 @@ def test_memory_on_a_small_screen_has_its_course_where_no_ladder_is() -> None:
     rows = text_of((*shown.head, *shown.body, *shown.foot))
     assert len(rows) <= 20 and sum(not row.strip() for row in rows) <= 3
     assert any("by category" in row for row in rows)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "ddp", "fault-mismatch-op"])
+def test_collectives_and_messages_begin_with_a_verdict_on_a_small_screen(name: str) -> None:
+    made = snapshot(load(SESSIONS / f"{name}.mcap"), None)
+    shown = collectives(made, 80, 20)
+    assert plain(shown.head[0])[1] in "●✗▲✓" and len(shown.head) + len(shown.foot) <= 14
+
+
+def test_a_chosen_finding_s_line_has_its_time_and_not_its_sentence_twice() -> None:
+    made = snapshot(load(SESSIONS / "fault-straggler.mcap"), None)
+    found = [one for one in made.findings if one.kind == "straggler"]
+    rows = text_of(findings(replace(made, findings=tuple(found)), 80, 20).body)
+    assert sum("ank 2 came last to" in row for row in rows) == 1 and "since " in rows[0]
 
 
 @pytest.mark.parametrize(("cells", "rows"), [(120, 36), (200, 56)])
