@@ -71,7 +71,7 @@ class _Idea(PicturePane):
         return self.size.height > 0 and len(self._picture.body) > self.room
 
     def redraw(self) -> None:
-        screen = self.screen
+        screen = self.screen if self.is_attached else None  # it may be gone as the app ends
         if isinstance(screen, LessonScreen):
             page = screen.course.page
             self.border_title = page.title
