@@ -222,7 +222,7 @@ def snapshot_1f1b(until: int | None = 218 * MS, p: int = 4, m: int = 8) -> Snaps
     finding = Finding(
         kind="slow-stage", severity="warning", ranks=(2,), culprits=(2,), where="train.py:88",
         t_ns=t - 4 * S, text="Stage 2 runs 12% over the other stages' median since step 114; it "
-        "adds 3.9% to the bubble.", advice="Move a layer from stage 2 to stage 3.",
+        "adds 3.9% to the bubble.", steps=("Move a layer from stage 2 to stage 3.",),
         cost_ns_per_step=16 * MS, evidence=Evidence(t - 4 * S, 2, "pipeline"))  # fmt: skip
     return Snapshot(
         7, True, t, T0, t, _run("gpt-1f1b", T0), 128, 412 * MS, 0.6071,
@@ -279,7 +279,7 @@ def snapshot_ddp(p: int = 4) -> Snapshot:
     finding = replace(base.findings[0], kind="straggler", severity="error", where="train.py:61",
                       text="Rank 2 has not issued all_reduce dp #43; 3 ranks wait in it "
                            "since 4.1 s. It is in next(loader).",
-                      advice="Look at its data loader.",
+                      steps=("Look at its data loader.",),
                       evidence=Evidence(t - 4 * S, 2, "collectives"))  # fmt: skip
     return replace(
         base, run=replace(base.run, name="ddp", backend="gloo"), t_ns=t, t_end_ns=t, pipeline=None,

@@ -27,7 +27,7 @@ def made() -> Snapshot:
     deadlock = Finding(
         kind="deadlock", severity="error", ranks=(0, 1, 2, 3), culprits=(2,), group="a", seq=5,
         where="train.py:48 in step", t_ns=t - 5 * sample.S, text="ranks wait for each other.",
-        advice="Call the groups' ops in the same order.",
+        steps=("Call the groups' ops in the same order.",),
         evidence=Evidence(t - 5 * sample.S, 2, "timeline", op="all_reduce a #5"),
     )  # fmt: skip
     late = Finding(

@@ -21,6 +21,7 @@ import pardbg.analysis.findings.kinds.value_kinds as values
 from pardbg.analysis.findings.exits import is_transport
 from pardbg.analysis.findings.finding import (
     MANY,
+    STEP,
     Candidate,
     Evidence,
     Facts,
@@ -474,8 +475,9 @@ def in_words(one: Candidate, severity: Severity) -> Finding:
     if evidence is None and screen:
         first = (one.culprits or one.ranks * (screen == "timeline"))[:1]
         evidence = Evidence(one.t_ns, first[0] if first else None, screen)
+    steps = tuple(filter(None, one.facts.advice().split(STEP)))
     return Finding(
-        kind=one.kind, severity=severity, t_ns=one.t_ns, text=text, advice=one.facts.advice(),
+        kind=one.kind, severity=severity, t_ns=one.t_ns, text=text, steps=steps,
         ranks=ranks, culprits=culprits, group=one.group, seq=one.seq, where=one.where,
         cost_ns_per_step=one.cost_ns_per_step, evidence=evidence, first_ns=one.first_ns,
         facts=one.facts, handled=one.handled,

@@ -14,6 +14,8 @@ from pardbg.sentences import filled
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 """Severities, the worst first."""
+STEP: Final = " // "
+"""What separates the steps of a text of advice."""
 MANY: Final = 4
 """Number of findings of one rank each, with like facts, that become one."""
 GroupKey = tuple[int, str]
@@ -66,7 +68,7 @@ class Facts:
         return filled(word(type(self), "text"), self, about)
 
     def advice(self) -> str:
-        """Return advice for the user, from the finding's facts."""
+        """Return advice for the user, from the finding's facts: its steps, with STEP between."""
         return self.tries("")
 
     def tries(self, case: object) -> str:
@@ -131,14 +133,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault in the run. ``text`` says what is wrong; ``advice`` what to try."""
+    """A fault in the run. ``text`` says what is wrong; ``steps``: what to try."""
 
     kind: str
     """Stable identifier, such as ``missing-rank``; listed in docs/findings.md."""
     severity: Severity
     t_ns: int
     text: str
-    advice: str = ""
+    steps: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     """Affected ranks, direct waiters first."""
     culprits: tuple[int, ...] = ()
@@ -155,6 +157,11 @@ class Finding:
     """Facts that ``text`` is made of."""
     handled: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """(exception, culprits that are just handling it), as in ``Candidate.handled``."""
+
+    @property
+    def advice(self) -> str:
+        """Return the steps as one text."""
+        return " ".join(self.steps)
 
     @property
     def order(self) -> tuple[int, bool, int]:

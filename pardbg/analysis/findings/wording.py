@@ -2,7 +2,8 @@
 screen with the evidence.
 
 A section of the file is a class of facts, or kinds (separated by spaces) with texts of their own.
-``try CASE`` is for one value of a fact. Exit codes in words are here, too.
+``try CASE`` is for one value of a fact; `` // `` stands between the steps of an advice. Exit codes
+in words are here, too.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pardbg.analysis.answers.timeline import Lanes
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.stall_kinds import MissingRank
-from pardbg.render.draw.advice import numbered, steps_of
+from pardbg.render.draw.advice import numbered
 from pardbg.render.draw.bars import facts, rule
 from pardbg.render.draw.cells import (
     Line,
@@ -287,7 +287,7 @@ def _halves(
     """Draw the source of the culprit's place, or every rank's place, beside the advice."""
     half, at = cells // 2 - 1, place_of(snapshot, finding)
     every = _places(snapshot, finding, half)[1:]
-    tries = numbered(finding.advice, half - 3)
+    tries = numbered(finding.steps, half - 3)
     advice = [rule("what to try", half), *(line(" ", *row) for row in tries)]
     own: list[Line] = []
     if at is not None and lines is not None and lines.place == Place(at[1].file, at[1].line):
@@ -325,8 +325,8 @@ def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False)
     lines += [] if brief else [()]
     for name, value in [] if brief else _facts(snapshot, finding):
         lines.append(line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, cells - 9)))))
-    if finding.advice:
-        lines += [(), *numbered(finding.advice, cells)]
+    if finding.steps:
+        lines += [(), *numbered(finding.steps, cells)]
     return lines
 
 
@@ -432,7 +432,7 @@ def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:
     """Return the selected finding as plain text, to be copied into a message."""
     lines = [f"{finding.severity}: {clean(finding.kind)}", clean(finding.text)]
     lines += [f"{name}: {value}" for name, value in _facts(snapshot, finding)]
-    lines += [f"try: {clean(step)}" for step in steps_of(finding.advice) if step]
+    lines += [f"try: {clean(step)}" for step in finding.steps]
     lines += [plain(row).rstrip() for row in _places(snapshot, finding, 96)]
     return "\n".join(lines) + "\n"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import getdoc
 
-from pardbg.analysis.findings.finding import Facts
+from pardbg.analysis.findings.finding import STEP, Facts
 from pardbg.analysis.findings.wording import word, wording
 
 
@@ -34,6 +34,7 @@ def _kind(names: str, facts: tuple[type[Facts], ...]) -> Kind:
     doc = word(first, "means") or " ".join((getdoc(first) or "").split())
     means = own.get("means") or doc.removesuffix(".")
     attempt = own.get("try") or word(first, "try").removesuffix(".") or "–"
+    attempt = attempt.replace(STEP, " ")
     needs = own.get("needs") or word(first, "needs") or "–"
     return Kind(
         tuple(names.split()), facts, means[0].upper() + means[1:], needs,
