@@ -13,14 +13,15 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.tensors import number_of
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NONE, Kind
 
 GROUPS_BIT: Final = 32
 NO_LIMIT: Final = 1e6
 """Gradient norm that no training clips to."""
-_NUMBERS: Final = (int, float, bool, tuple)
-"""Types of settings that are read; tensors are not, as they may be on a device."""
+_NUMBERS: Final = (int, float, bool)
+"""Types of settings that are read, also in tuples, and in tensors of one number on the host."""
 _OWN_NAMES: Final = ("step", "rank", "local_rank", "seed")
 """Settings that may differ between ranks. On a rank without a part of a group, fused optimizers do
 not count its steps."""
@@ -70,6 +71,16 @@ def _of_fsdp(parameters: Any) -> bool:
     return type(module).__name__ == "FullyShardedDataParallel"
 
 
+def _number(setting: Any) -> Any:
+    """Return a setting as numbers; None: it is something else, or on a device, which would wait."""
+    if type(setting) is tuple:
+        return tuple(map(_number, setting))
+    if type(setting) is not torch.Tensor:
+        return setting if type(setting) in _NUMBERS else None
+    here = setting.device.type == "cpu" and setting.numel() == 1 and setting.is_floating_point()
+    return number_of(setting) if here else None
+
+
 def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64), b
     = a checksum of all its numbers, without _OWN_NAMES, and of the limit its gradients were clipped
@@ -78,9 +89,10 @@ def tell(c: _core.Core, optimizer: Any, look: int) -> None:
     it knows only the rank's own norm."""
     clipped, t = context.of(c).part(Clipped), now_ns()
     of = [
-        [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name not in _OWN_NAMES]
+        [(name, number) for name, value in group.items()
+         if name not in _OWN_NAMES and (number := _number(value)) is not None]
         for group in optimizer.param_groups
-    ]
+    ]  # fmt: skip
     rate = dict(of[0]).get("lr", 0.0)
     if clipped.step == c.step:
         clipped.step = NONE

@@ -15,7 +15,7 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 """Severities, the worst first."""
 STEP: Final = " // "
-"""What separates the steps of a text of advice."""
+"""Mark between the steps in a text of advice."""
 MANY: Final = 4
 """Number of findings of one rank each, with like facts, that become one."""
 GroupKey = tuple[int, str]

@@ -190,9 +190,9 @@ def test_each_look_at_each_replica_has_its_own_row(watched: Path) -> None:
 
 
 def test_settings_of_each_optimizer_are_told_with_the_checksums(watched: Path) -> None:
-    """Its first learning rate, and a number for all of its settings; a tensor is not read, nor what
-    counts its steps."""
-    of = [{"lr": 0.5}, {"lr": 0.5, "momentum": 0.9}, {"lr": torch.tensor(0.5)}, {"lr": 0.5}]
+    """Its first learning rate, and a number for all of its settings: also in a tensor on the host,
+    not what counts its steps."""
+    of = [{"lr": 0.5}, {"lr": 0.5, "momentum": 0.9}, {"lr": torch.tensor(0.25)}, {"lr": 0.5}]
     nets = [torch.nn.Linear(4, 2) for _ in of]
     optimizers = [
         torch.optim.SGD(net.parameters(), **each) for net, each in zip(nets, of, strict=True)
@@ -205,8 +205,22 @@ def test_settings_of_each_optimizer_are_told_with_the_checksums(watched: Path) -
     found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
     assert [(r.step, r.seq) for r in found] == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert [struct.unpack("<d", struct.pack("<q", int(r.a)))[0] if type(r.a) is int else r.a
-            for r in found] == [0.5, 0.5, 0.0, 0.5]  # fmt: skip
+            for r in found] == [0.5, 0.5, 0.25, 0.5]  # fmt: skip
     assert len({r.b for r in found}) == 3 and found[0].b == found[3].b
+
+
+def test_settings_on_a_device_are_not_read(watched: Path) -> None:
+    """Neither a learning rate there, nor one of a tuple's numbers: that would wait for it."""
+    there = torch.empty((), device="meta")
+    nets = [torch.nn.Linear(4, 2) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.5) for net in nets]
+    optimizers[0].param_groups[0].update(betas=(0.9, None))
+    optimizers[1].param_groups[0].update(betas=(0.9, there), other=there)
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        gradients(net)
+        optimizer.step()
+    found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
+    assert len(found) == 2 and found[0] == found[1]
 
 
 def test_settings_say_to_what_gradients_were_clipped(watched: Path) -> None:
