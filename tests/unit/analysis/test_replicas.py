@@ -105,6 +105,38 @@ def test_ranks_that_step_their_shards_with_other_settings(
     assert said == found
 
 
+def mesh(*rates: float) -> View:
+    """Four ranks, 2 x 2, that scatter sums along both dimensions, with a learning rate each."""
+    axes = {0: ("dp0", "tp0"), 1: ("dp1", "tp0"), 2: ("dp0", "tp1"), 3: ("dp1", "tp1")}
+    groups = {"world": range(4), "dp0": (0, 2), "dp1": (1, 3), "tp0": (0, 1), "tp1": (2, 3)}
+    trace = Trace(4, groups)
+    for rank, proc in enumerate(trace.ranks):
+        proc.define(wire.DefKind.MODEL, zero=3, shards=2, parameters_bytes=BYTES,
+                    optimizer="SGD", parameters_sharded=True)  # fmt: skip
+        for at in range(3):
+            for axis in axes[rank]:
+                proc.collective(axis, "reduce_scatter", 100 * at + 4, 100 * at + 5, BYTES,
+                                step=10 * at)  # fmt: skip
+            look(proc, 100 * at + 7, 10 * at, 0, rates[rank])
+            proc.step(10 * at, 100 * at, 100 * at + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+@pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ((0.1, 0.1, 0.1, 0.1), []),
+        ((0.1, 0.1, 0.1, 0.3), [((3,), (1, 2, 3))]),  # once, of its two groups
+        ((0.3, 0.1, 0.1, 0.1), [((0,), (0, 1, 2))]),
+        ((0.1, 0.1, 0.3, 0.3), [((), (0, 2)), ((), (1, 3))]),  # the others are as far apart
+    ],
+)
+def test_a_rank_of_a_mesh_is_told_once(rates: tuple[float, ...], found: object) -> None:
+    """Pairs have no majority; the ranks outside of them have."""
+    assert [(one.culprits, one.ranks) for one in unequal_settings(mesh(*rates))] == found
+
+
 @pytest.mark.parametrize(
     ("zero", "rate", "found"), [(1, 0.3, [((1,), 0, 3)]), (1, 0.1, []), (0, 0.3, [])]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -190,9 +191,29 @@ def _settings_by_key(
     keys that all ranks recorded."""
     by_key: dict[Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
-        for step, seq, rate, digest in exchanged.probes(view, view.ranks[rank], _SETTINGS, "<f8"):
-            by_key[step, seq][rank] = rate, digest
+        for key, settings in _settings_of(view, rank):
+            by_key[key][rank] = settings
     return {key: of for key, of in sorted(by_key.items()) if len(of) == len(ranks)}
+
+
+def _settings_of(view: View, rank: int) -> Iterable[tuple[Key, tuple[float, int]]]:
+    for step, seq, rate, digest in exchanged.probes(view, view.ranks[rank], _SETTINGS, "<f8"):
+        yield (step, seq), (rate, digest)
+
+
+def _unlike_the_rest(
+    view: View, key: Key, of: Mapping[int, tuple[float, int]]
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the ranks of a group without a majority whose settings are not those of most ranks
+    outside of it, if others of the group have these; empty: none."""
+    rest = Counter(
+        settings for rank in view.ranks if rank not in of
+        for at, settings in _settings_of(view, rank) if at == key
+    )  # fmt: skip
+    (usual, number), *_ = rest.most_common(1) or [((0.0, 0), 0)]
+    if 2 * number <= rest.total() or usual not in of.values():
+        return ()
+    return tuple(sorted(rank for rank, settings in of.items() if settings != usual))
 
 
 def _unlike(
@@ -317,7 +338,10 @@ def _left_in_eval(
 
 def unequal_settings(view: View) -> Iterable[Candidate]:
     """Find ranks that shard one model (FSDP) or its optimizer (ZeRO) and step their parts with
-    unlike settings, in the newest look and an earlier one."""
+    unlike settings, in the newest look and an earlier one. A rank is in a group for each dimension
+    of a mesh, and is told once."""
+    found = defaultdict[tuple[tuple[int, ...], tuple[int, ...]],
+                        list[tuple[tuple[int, ...], kinds.UnequalSettings]]](list)  # fmt: skip
     models = {rank: process.model for rank, process in view.ranks.items()}
     parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
     by_hand = [tuple(sorted(group.ranks)) for group, _ in _parted(view, early=False)]
@@ -334,10 +358,16 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
         rates, others = _unlike(looks[unlike[-1]])
         if ranks in by_hand and _may_be_meant(view, looks[unlike[-1]], bool(rates)):
             continue
-        culprits = others if len(others) < len(ranks) else ()
+        if len(others) == len(ranks):
+            others = _unlike_the_rest(view, unlike[-1], looks[unlike[-1]]) or others
+        facts = kinds.UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others)
+        found[() if len(others) < len(ranks) else ranks, others].append((ranks, facts))
+    for (all_of, others), same in found.items():
+        rates = tuple(sorted({rate for _, facts in same for rate in facts.rates}))
         yield Candidate(
-            kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=last_step_end(view),
-            facts=kinds.UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others),
+            kind="unequal-settings", ranks=tuple(sorted({rank for of, _ in same for rank in of})),
+            culprits=() if all_of else others, t_ns=last_step_end(view),
+            facts=replace(same[0][1], rates=rates),
         )  # fmt: skip
 
 
