@@ -440,7 +440,8 @@ def _alike(found: Sequence[Judged]) -> Iterator[Judged]:
         if len(one.culprits or one.ranks) != 1:
             return None
         handled = tuple(what for what, _ in one.handled)
-        return one.where, one.group, of[id(one)], handled, kind_of_facts(one.facts)
+        of_facts = kind_of_facts(one.facts), one.facts.apart()
+        return one.where, one.group, of[id(one)], handled, of_facts
 
     for same in _groups(found, likeness):
         yield from _likewise(same) if len(same) >= MANY else same
@@ -462,7 +463,8 @@ def _likewise(same: Sequence[Judged]) -> Sequence[Judged]:
     worst = max((one for one, _ in same), key=lambda one: one.cost_ns_per_step or 0)
     ranks = tuple(dict.fromkeys(rank for one, _ in same for rank in one.ranks))
     culprits = tuple(sorted({rank for one, _ in same for rank in one.culprits}))
-    return [(replace(worst, joined=(ranks, culprits)), same[0][1])]
+    facts = worst.facts.among(ranks)
+    return [(replace(worst, facts=facts, joined=(ranks, culprits)), same[0][1])]
 
 
 def in_words(one: Candidate, severity: Severity) -> Finding:

@@ -52,6 +52,20 @@ def test_a_crash_is_not_after_an_exception_that_is_known_sooner() -> None:
     assert states[1] == "lost"
 
 
+def test_many_ranks_with_one_signal_are_named_once() -> None:
+    """Five die of SIGSEGV at once, and rank 5 of SIGBUS."""
+    trace = Trace(6)
+    for rank, proc in enumerate(trace.ranks):
+        proc.collective("world", "all_reduce", 1, 2, 8)
+        ends(trace, proc, 50, "killed", -7 if rank == 5 else -11)
+    trace.end(300, code=1)
+    first, _, _ = ended(trace.flush())
+    assert {one.ranks: facts(one, "code", "beside") for one in first} == {
+        (0, 1, 2, 3, 4): (-11, (5,)),
+        (5,): (-7, (0, 1, 2, 3, 4)),
+    }
+
+
 def test_one_failure_is_beside_none() -> None:
     trace = three(waiting=())
     ends(trace, trace.ranks[2], 50, "killed", -11)

@@ -141,6 +141,9 @@ class Exited(_Failure):
             f"{_seen_last(about.ranks, self.last, self.last_at)}"
         )
 
+    def apart(self) -> Hashable:
+        return self.code
+
     def advice(self) -> str:
         return self.tries("abrupt" if self.abrupt else "")
 
@@ -173,6 +176,12 @@ class Lost(_Failure):
             f"{_beside_text(self.beside)}{_waiting_text(self.waiting, about.ranks)}"
             f"{_seen_last(about.ranks, self.last, last_at)}"
         )
+
+    def apart(self) -> Hashable:
+        return self.code
+
+    def among(self, ranks: tuple[int, ...]) -> Facts:
+        return replace(self, beside=tuple(rank for rank in self.beside if rank not in ranks))
 
     def advice(self) -> str:
         crashed = "crashed" if self.crashed and self.code in (None, *_FAULTS) else self.code
