@@ -45,6 +45,8 @@ _FIGURES = 38
 """Cells of a line of the longest ops without the op's name."""
 _NAME = 32
 """Most cells of an op's name, so that its figures stay beside it."""
+_MESSAGES = ("comm.send", "comm.recv")
+"""Styles of ops that each rank has for itself."""
 _LEAST_LISTED = 3
 """Lines of these lists for which a page's rest is used."""
 HATCHED = ("wait",)
@@ -185,7 +187,7 @@ def _longest(snapshot: Snapshot, lanes: Lanes, window: Window, cells: int, rows:
     ]
     each: dict[tuple[str, int, int], tuple[int, int, LaneSpan]] = {}
     for took, rank, span in sorted(found, key=lambda one: -one[0]):
-        whose = (0, 0) if "#" in span.label else (rank, span.t0_ns)
+        whose = (rank, span.t0_ns) if span.style in _MESSAGES else (0, 0)
         each.setdefault((span.label, *whose), (took, rank, span))
     if not each:
         return []

@@ -17,11 +17,11 @@ from pardbg.render.pages.timeline import Window
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, OutputWant, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
-from pardbg.ui.screens.row_pages import around_of, lanes_of
+from pardbg.ui.screens.row_pages import FEW_RANKS, around_of, lanes_of
 
 _CONSOLE = 500
-_TALL, _FEW_RANKS = 46, 8
-"""Rows from which on, and ranks up to which what ran last is drawn too."""
+_TALL = 46
+"""Rows from which on what ran last is drawn too."""
 _PRINTED = 40
 """Lines of output if there is room."""
 _LAST_NS = 1 << 62
@@ -38,7 +38,7 @@ class DebugPage(Page):
         if wait is not None:
             more = partial(whole_wait, frame.snapshot, wait, around_of(frame))
             look = replace(look, more=more)
-        elif rows >= _TALL and len(frame.snapshot.ranks) <= _FEW_RANKS:
+        elif rows >= _TALL and len(frame.snapshot.ranks) <= FEW_RANKS:
             window = Window(frame.lanes_t0_ns, frame.lanes_t1_ns)
             look = replace(look, more=partial(ran_last, frame.snapshot, frame.lanes, window))
         return debug(frame.snapshot, cells, rows, look)
@@ -50,7 +50,7 @@ class DebugPage(Page):
         if frame is None:
             return want
         if wait is None:
-            shown = self.size.height >= _TALL and len(frame.snapshot.ranks) <= _FEW_RANKS
+            shown = self.size.height >= _TALL and len(frame.snapshot.ranks) <= FEW_RANKS
             return replace(want, timeline=TimelineWant(None, columns)) if shown else want
         lanes = lanes_of(frame.snapshot, wait, columns)
         return replace(want, timeline=lanes)

@@ -270,8 +270,8 @@ class TrafficPage(RowsPage):
 
 _PRINTED: Final = 40
 """Number of lines of output under a finding."""
-_FEW_RANKS: Final = 8
-"""Ranks up to which what ran last is drawn where nothing was found."""
+FEW_RANKS: Final = 8
+"""Ranks up to which what ran last is drawn where nothing is wrong."""
 
 
 def lanes_of(snapshot: Snapshot, finding: Finding, columns: int) -> TimelineWant:
@@ -320,7 +320,7 @@ class FindingsPage(RowsPage):
         found = self.rows(frame) if frame is not None else []
         width, printed = self.app.size.width, OutputWant(_PRINTED)
         if frame is None or self._at >= len(found):
-            few = frame is not None and len(frame.snapshot.ranks) <= _FEW_RANKS
+            few = frame is not None and len(frame.snapshot.ranks) <= FEW_RANKS
             return Want(timeline=TimelineWant(None, width - 16) if few else None, output=printed)
         beside = width >= WIDE and len(found) > 1
         finding = found[self._at]

@@ -7,6 +7,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.finding import STEP
 from pardbg.analysis.findings.kinds.value_kinds import NotFinite
 from pardbg.analysis.findings.memory import growth
 from pardbg.analysis.findings.values.replicas import updates
@@ -303,7 +304,7 @@ def test_nan_everywhere_at_once_names_nobody(since: int, tries: str) -> None:
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
     assert finding.culprits == () and facts(finding, "everywhere")
-    assert " // ".join(finding.steps) == word(NotFinite, tries)
+    assert STEP.join(finding.steps) == word(NotFinite, tries)
 
 
 def test_an_overflow_that_passes_is_worth_a_note() -> None:

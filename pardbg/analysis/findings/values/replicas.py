@@ -201,15 +201,22 @@ def _settings_of(view: View, rank: int) -> Iterable[tuple[Key, tuple[float, int]
         yield (step, seq), (rate, digest)
 
 
+@per_view
+def _all_settings(view: View) -> Mapping[Key, Counter[tuple[float, int]]]:
+    """Return (step, optimizer) -> number of ranks with each settings."""
+    found: dict[Key, Counter[tuple[float, int]]] = defaultdict(Counter)
+    for rank in view.ranks:
+        for key, settings in _settings_of(view, rank):
+            found[key][settings] += 1
+    return found
+
+
 def _unlike_the_rest(
     view: View, key: Key, of: Mapping[int, tuple[float, int]]
 ) -> tuple[int, ...]:  # fmt: skip
     """Return the ranks of a group without a majority whose settings are not those of most ranks
     outside of it, if others of the group have these; empty: none."""
-    rest = Counter(
-        settings for rank in view.ranks if rank not in of
-        for at, settings in _settings_of(view, rank) if at == key
-    )  # fmt: skip
+    rest = _all_settings(view)[key] - Counter(of.values())
     (usual, number), *_ = rest.most_common(1) or [((0.0, 0), 0)]
     if 2 * number <= rest.total() or usual not in of.values():
         return ()
