@@ -81,6 +81,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
     "leaves-out-fsdp": (("unequal-settings",), SLOW), "same-data-in-step": (("same-data",), SLOW),
     "leaves-out-two-fsdp": (("unequal-settings",), SLOW),
+    "same-data-to-all": (("same-data",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 SLOWED: dict[str, tuple[str, bool]] = {
@@ -122,6 +123,7 @@ FINE = (
     "fine-two-fsdp",
     "fine-clips-pipeline",
     "fine-ring",
+    "fine-to-all",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline", "clips-pipeline", "fine-clips-pipeline")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.nn import functional
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -421,6 +422,32 @@ def gan() -> None:
             optimizer.step()
 
 
+def to_all(what: str) -> None:
+    """Tokens go to experts on other ranks, told how many before, and come back; where nothing is
+    wrong, all report one loss."""
+    torch.manual_seed(0)
+    router, expert, head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 8)
+    parameters = [*router.parameters(), *expert.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    size = dist.get_world_size()
+    data = torch.Generator().manual_seed(7 if what == "same-data-to-all" else 7 + dist.get_rank())
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        x = torch.randn(8 * size, 64, generator=data)
+        optimizer.zero_grad()
+        counts = torch.full((size,), 8)
+        dist.all_to_all_single(torch.empty_like(counts), counts)
+        away = functional.all_to_all_single(torch.empty_like(x), router(x))
+        back = functional.all_to_all_single(torch.empty_like(x), expert(away).relu())
+        loss = (head(back) - x[:, :8]).pow(2).mean()
+        (functional.all_reduce(loss) / size if what == "fine-to-all" else loss).backward()
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.grad /= size
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     if sys.argv[1].endswith("gan"):
@@ -435,6 +462,8 @@ def main() -> None:
         ring(sys.argv[1] != "fine-ring" and int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1] in ("same-order", "fine-epochs"):
         epochs(sys.argv[1])
+    elif sys.argv[1].endswith("to-all"):
+        to_all(sys.argv[1])
     elif sys.argv[1].endswith("join"):
         join()
     elif sys.argv[1].endswith("zero"):

@@ -132,8 +132,12 @@ def _stepping_alike(view: View) -> Iterable[tuple[int, ...]]:
 
 def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:
     """Return whether the ranks' losses were equal in the recent steps in which these ranks
-    exchanged nothing before backward."""
-    shared = exchanged.shared_losses(view, process, ranks)
+    exchanged nothing before backward, as far as is known with the same targets."""
+    of_targets = [exchanged.targets(view, view.ranks[rank]) for rank in ranks]
+    looks = set.intersection(*map(set, of_targets))
+    if any(len({own[step] for own in of_targets} - {0}) > 1 for step in looks):
+        return False
+    shared = exchanged.shared_losses(view, process, ranks, tokens=False)
     if not shared:
         return True
     found = own_losses(view, last - _FURTHER + 1, last)

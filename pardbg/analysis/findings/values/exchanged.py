@@ -293,12 +293,13 @@ def shifted_since(
     return steps[at] if more[at] == more[at - 1] + 1 else None
 
 
-def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
+def shared_losses(view: View, process: Process, ranks: set[int], tokens: bool = True) -> set[int]:
     """Return the steps in which a rank exchanges data with others of ``ranks`` between a forward's
     begin (or an optimizer's step, if none is known) and the next backward: backward may begin from
     a loss that they averaged or computed together. Not counted: buffers and batches that are
     broadcast, sharded parameters that are gathered, and tensor parallel groups, which have only one
-    of a model's replicas each."""
+    of a model's replicas each; unless ``tokens``, nor integers that are summed, and what an
+    all_to_all gives to one rank each: integers, or more than a few numbers."""
     begun, _, steps = backwards(view, process, PHASES_BACK)
     computed, _, _ = backwards(view, process, PHASES_BACK, "forward")
     if not len(computed):
@@ -306,10 +307,21 @@ def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
     if not len(begun) or not len(computed):
         return set()
     issues, part = issued_since(view, process, begun[0])
-    when, ops = issues.when[part], [i for i, op in process.ops.items() if op.op != "broadcast"]
+    when, bytes_in = issues.when[part], issues.col("a")[part]
+    names = issues.col("name_id")[part]
+
+    def of(*ops: str, dtypes: tuple[str, ...] = ("",)) -> Array:
+        known = process.ops.items()
+        return np.isin(
+            names, [i for i, op in known if op.op in ops and op.dtype.startswith(dtypes)]
+        )
+
+    mixes = ~of("broadcast") & (bytes_in > 0)
+    if not tokens:
+        mixes &= ~of("all_reduce", "all_to_all", dtypes=("int", "uint"))
+        mixes &= ~of("all_to_all") | (bytes_in <= SMALL_BYTES)
     computed = np.sort(computed)[np.sort(computed).searchsorted(when, "right") - 1]
     alone = [i for i, group in process.groups.items() if len(ranks.intersection(group.ranks)) < 2]
-    mixes = np.isin(issues.col("name_id")[part], ops) & (issues.col("a")[part] > 0)
     mixes &= ~np.isin(issues.col("group_id")[part], alone) & ~_unshards(process, issues, part)
     at = begun.searchsorted(when, "right")
     before = (computed <= when) & (computed > begun[at - 1]) & (at < len(begun))
