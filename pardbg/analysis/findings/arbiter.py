@@ -129,11 +129,13 @@ def _stood_in_it(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _exits(cause: Candidate, effect: Candidate) -> bool:
-    """Return whether ranks wait for a rank that is exiting, whose exit code then became known."""
-    of = effect.facts
-    assert isinstance(of, stalls.MissingRank)
+    """Return whether ranks wait for a rank that is exiting, whose exit code then became known, or
+    wait for another one that has left with a code, too."""
+    one, of = cause.facts, effect.facts
+    assert isinstance(one, ends.Exited) and isinstance(of, stalls.MissingRank)
     leaves = all(absence.doing in ("left", "ended") for absence in of.absences)
-    return leaves and bool(effect.culprits) and set(cause.culprits) >= set(effect.culprits)
+    known = set(cause.culprits) >= set(effect.culprits) or set(one.waiting) >= set(effect.ranks)
+    return leaves and bool(effect.culprits) and known
 
 
 def _is_error(cause: Candidate, effect: Candidate) -> bool:
@@ -463,8 +465,7 @@ def _likewise(same: Sequence[Judged]) -> Sequence[Judged]:
     worst = max((one for one, _ in same), key=lambda one: one.cost_ns_per_step or 0)
     ranks = tuple(dict.fromkeys(rank for one, _ in same for rank in one.ranks))
     culprits = tuple(sorted({rank for one, _ in same for rank in one.culprits}))
-    facts = worst.facts.among(ranks)
-    return [(replace(worst, facts=facts, joined=(ranks, culprits)), same[0][1])]
+    return [(replace(worst, joined=(ranks, culprits)), same[0][1])]
 
 
 def in_words(one: Candidate, severity: Severity) -> Finding:

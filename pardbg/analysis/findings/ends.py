@@ -229,7 +229,7 @@ def _roots(view: View, bad: Sequence[exits.BadEnd]) -> tuple[list[exits.BadEnd],
         for end in own
         if end.t_ns - own[0].t_ns <= exits.TOGETHER_NS
         or end.t_ns - own[0].t_ns > FOLLOWS_NS
-        or _same_exception(view, own[0], end)
+        or _alike(view, own[0], end)
         or (end.t_ns - own[0].t_ns <= exits.SEEN_LATE_NS and exits.crashed(view, end))
     ]
     return roots, bool(own) and own[0].rank in victims
@@ -347,12 +347,16 @@ def _disagrees(view: View, rank: int) -> bool:
     return bool(split_groups(view) or thread_crossings(view)) or rank in misfit or dtypes
 
 
-def _same_exception(view: View, one: exits.BadEnd, other: exits.BadEnd) -> bool:
-    """Return whether both ranks raised the same exception at the same line: a bug of all."""
-    if one.how != "exception" or other.how != "exception":
-        return False
-    a, b = exits.failure(view, one.rank), exits.failure(view, other.rank)
-    return (a.type, a.frames, a.origin) == (b.type, b.frames, b.origin)
+def _alike(view: View, one: exits.BadEnd, other: exits.BadEnd) -> bool:
+    """Return whether both ranks raised the same exception at the same line, or left with the same
+    exit code after the same op: a bug of all."""
+    if one.how == other.how == "exception":
+        a, b = exits.failure(view, one.rank), exits.failure(view, other.rank)
+        return (a.type, a.frames, a.origin) == (b.type, b.frames, b.origin)
+    codes = {exits.exit_code(view, end.rank) for end in (one, other)}
+    last = last_op(view, one.rank)
+    left = one.how == other.how == "code" and len(codes) == 1 and bool(last[0])
+    return left and last == last_op(view, other.rank)
 
 
 def _roots_found(
@@ -361,15 +365,17 @@ def _roots_found(
     """Yield one candidate for each way to end; ranks that failed alike share one."""
     alike: dict[tuple[object, ...], list[exits.BadEnd]] = {}
     for end in roots:
-        key: tuple[object, ...] = end.how, end.rank
-        if end.how == "code":
-            key = end.how, exits.exit_code(view, end.rank)
-        elif end.how == "exception":
+        key: tuple[object, ...]
+        if end.how != "exception":
+            code = exits.exit_code(view, end.rank)
+            key = end.how, code, *(() if end.how == "code" else exits.crash_place(view, end))
+        else:
             failed = exits.failure(view, end.rank)
             key = end.how, failed.type, failed.frames, failed.origin
         alike.setdefault(key, []).append(end)
-    for (first, *_), ranks in ((ends, _ranks(ends)) for ends in alike.values()):
-        kind, facts = _first_failure(view, first, ranks)
+    for ends in alike.values():
+        first, ranks = ends[0], _ranks(ends)
+        kind, facts = _first_failure(view, ends, ranks)
         beside = (e.rank for e in roots if abs(e.t_ns - first.t_ns) <= exits.SEEN_LATE_NS)
         if isinstance(facts, kinds.Raised | kinds.Lost):
             facts = replace(facts, beside=tuple(sorted({*beside}.difference(ranks))))
@@ -383,7 +389,7 @@ def _roots_found(
                 culprits, where = worker, None
         yield Candidate(
             kind=kind, ranks=ranks, culprits=culprits, where=where, t_ns=first.t_ns, facts=facts,
-            last_resort=only_victims, settled=not _may_follow(view, first),
+            last_resort=only_victims, settled=not any(_may_follow(view, end) for end in ends),
         )  # fmt: skip
 
 
@@ -394,16 +400,20 @@ def _may_follow(view: View, end: exits.BadEnd) -> bool:
     return aborted and view.run_end is None and view.t_ns - end.t_ns < ABORT_NS
 
 
-def _first_failure(view: View, first: exits.BadEnd, ranks: tuple[int, ...]) -> tuple[str, Facts]:
+def _first_failure(
+    view: View, ends: Sequence[exits.BadEnd], ranks: tuple[int, ...]
+) -> tuple[str, Facts]:
+    first = ends[0]
     rank, code = first.rank, exits.exit_code(view, first.rank)
     over = {e.rank for e in exits.bad_ends(view)} | {r for r in view.ranks if exits.ended(view, r)}
     left = exits.left_waiting(view).items()
-    waiting = tuple(other for other, gone in left if rank in gone and other not in over)
+    waiting = tuple(other for other, gone in left if {*ranks} & {*gone} and other not in over)
     if first.how == "code":
         abrupt = all(view.ranks[r].leaving_ns is None for r in ranks)
         return "rank-exited", kinds.Exited(code, waiting, abrupt, *last_op(view, rank))
     if first.how != "exception":
-        printed = abort_text(view, rank, first.t_ns) if code == _SIGABRT else ""
+        texts = {abort_text(view, end.rank, end.t_ns) if code == _SIGABRT else "" for end in ends}
+        printed = texts.pop() if len(texts) == 1 else ""
         last, (_, crashed) = last_op(view, rank), exits.crash_place(view, first)
         return "rank-lost", kinds.Lost(
             first.how == "killed", code, waiting, *last, printed, crashed

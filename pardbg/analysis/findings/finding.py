@@ -92,10 +92,6 @@ class Facts:
         """Return a number that is no figure, such as a signal: like facts have the same."""
         return None
 
-    def among(self, ranks: tuple[int, ...]) -> Facts:
-        """Return these facts for a finding that says that they hold of all of ``ranks``."""
-        return self
-
     def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates of one subject, joined; these facts are the first one's."""
         return same

@@ -228,6 +228,7 @@ def _ends() -> list[Candidate]:
           (((),), ((2,),), ((2,), -6), ((), -9), ((2,), None, "KeyError: 'x'"))),
         one("rank-lost", ends.Lost(True, -6, (0,), *last, "44 vs 24. Sizes differ?"), (2,), (2,)),
         one("rank-lost", ends.Lost(True, -11, (), beside=(0, 1)), (2,), (2,)),
+        one("rank-lost", ends.Lost(True, -11, (0,), *last), (1, 2), (1, 2), AT),
         one("exception", replace(raised, beside=(0, 1)), (2,), (2,), AT),
         one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(normal=True), (0, 1), (2,)),

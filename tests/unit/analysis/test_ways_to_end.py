@@ -189,6 +189,27 @@ def test_a_rank_that_is_long_on_its_way_out_is_told_once() -> None:
     assert list(said(trace)) == ["rank-exited"]
 
 
+@pytest.mark.parametrize(("code", "ops", "told"), [(7, 1, (1, 2)), (8, 1, (2,)), (7, 2, (2,))])
+def test_one_exit_code_after_one_op_is_told_once(
+    code: int, ops: int, told: tuple[int, ...]
+) -> None:
+    """Rank 2 leaves with code 7 after its first op, and 2 s later rank 1 with ``code`` after
+    ``ops``; rank 0 waits in its second one."""
+    trace = Trace(3)
+    for proc, of in zip(trace.ranks, (2, ops, 1), strict=True):
+        for at in range(of):
+            proc.collective("world", "all_reduce", 1 + at, None if at else 2)
+    leaves(trace.ranks[2], 4)
+    ends(trace, trace.ranks[2], 5, "exit", 7)
+    leaves(trace.ranks[1], 2000)
+    trace.ranks[0].phase("x", 2000, 2400)
+    assert [(kind, one.culprits) for kind, one in said(trace).items()] == [("rank-exited", (2,))]
+    ends(trace, trace.ranks[1], 2500, "exit", code)
+    ends(trace, trace.ranks[0], 3000, "killed", -15)
+    trace.end(3100, code=1)
+    assert [(kind, one.culprits) for kind, one in said(trace).items()] == [("rank-exited", told)]
+
+
 def test_the_stack_of_an_exception_is_the_newest_of_its_rank() -> None:
     """A standstill's stack of 3 s is older than the exception at 4 s, that of 5 s is newer."""
     trace = Trace(3)

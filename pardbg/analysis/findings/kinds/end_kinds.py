@@ -168,20 +168,18 @@ class Lost(_Failure):
         end = killed_text(self.code) if self.killed else "ended without an error"
         if self.code is None and about.where:
             end = "crashed"
+        end, its = agreed(end, about.ranks), agreed("its", about.ranks)
         printed = f' It printed: "{self.printed}".' if self.printed else ""
-        at = f"{'' if self.crashed else ' while its main thread was'} at {about.where}"
+        at = f"{'' if self.crashed else f' while {its} main thread was'} at {about.where}"
         at, last_at = (at, "") if about.where else ("", self.last_at)
         return (
-            f"rank {about.ranks[0]} {end}{at}; its last records are kept.{printed}"
+            f"{ranks_text(about.ranks)} {end}{at}; {its} last records are kept.{printed}"
             f"{_beside_text(self.beside)}{_waiting_text(self.waiting, about.ranks)}"
             f"{_seen_last(about.ranks, self.last, last_at)}"
         )
 
     def apart(self) -> Hashable:
         return self.code
-
-    def among(self, ranks: tuple[int, ...]) -> Facts:
-        return replace(self, beside=tuple(rank for rank in self.beside if rank not in ranks))
 
     def advice(self) -> str:
         crashed = "crashed" if self.crashed and self.code in (None, *_FAULTS) else self.code
