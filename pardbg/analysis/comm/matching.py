@@ -146,7 +146,8 @@ def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
 def calls(view: View) -> tuple[CollectiveRow, ...]:
     """Return the set-up calls of groups (init_process_group, new_group …) as matched collectives.
     The group of an init_process_group is the world that its rank expects: if worlds differ and each
-    has a rank that has not met the others, their ranks wait for each other and count as one."""
+    has a rank that has not met the others, or one that calls for another world at the same address,
+    their ranks wait for each other and count as one."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
     worlds: dict[tuple[int, int], dict[int, Issue]] = defaultdict(dict)
     num_inits: Counter[int] = Counter()
@@ -159,6 +160,11 @@ def calls(view: View) -> tuple[CollectiveRow, ...]:
     for of in worlds.values():
         keys = {(call.group.epoch, call.group.key, call.seq) for call in of.values()}
         wait = {call.group.key for call in of.values() if call.done_ns is None or call.failed}
+        if wait and len({call.op.meets for call in of.values()}) == 1:
+            wait |= {
+                call.group.key for call in of.values()
+                if any(of[r].group.key != call.group.key for r in {*call.group.ranks} & of.keys())
+            }  # fmt: skip
         if len(keys) > 1 and all(key in wait for _, key, _ in keys):
             parts = {key: calls for key, calls in parts.items() if key not in keys}
             parts[min(keys)] = of

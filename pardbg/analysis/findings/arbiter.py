@@ -69,9 +69,13 @@ def _stops_group(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _split_calls(cause: Candidate, effect: Candidate) -> bool:
-    """Return whether the effect's group was never made, as a rank made other groups instead."""
+    """Return whether the effect's group was never made, as a rank made other groups instead, or
+    waits in the call for its own."""
+    of = effect.facts
     calls = isinstance(cause.facts, Mismatch) and cause.facts.call
-    return calls and isinstance(effect.facts, stalls.Stalled) and effect.facts.never_made
+    stands = isinstance(of, stalls.Deadlock) and of.calls
+    inside = stands and set(cause.culprits or cause.ranks) <= set(effect.ranks)
+    return calls and (inside or (isinstance(of, stalls.Stalled) and of.never_made))
 
 
 def _other_groups(cause: Candidate, effect: Candidate) -> bool:

@@ -219,23 +219,28 @@ def test_ranks_that_do_not_meet_say_where_they_look_for_each_other(port: str) ->
     assert (one.advice == word(StuckOp, "try port zero")) == (port == "0")
 
 
-@pytest.mark.parametrize(("met", "kinds"), [
-    (0, {"call-mismatch": (2,)}), (1, {"call-mismatch": (2,)}), (2, {}),
+@pytest.mark.parametrize(("met", "others", "kinds"), [
+    (0, 3, {"call-mismatch": (2,)}), (1, 3, {"call-mismatch": (2,)}), (2, 2, {}),
+    (2, 3, {"call-mismatch": (2,)}),
 ])  # fmt: skip
 def test_ranks_that_expect_worlds_of_unlike_size_wait_for_each_other(
-    met: int, kinds: dict[str, tuple[int, ...]]
+    met: int, others: int, kinds: dict[str, tuple[int, ...]]
 ) -> None:
-    """Rank 2 expects four ranks, the others three: the groups that their calls count on differ. It
-    may have met some of them; those that have met all of theirs need no other rank."""
+    """Rank 2 expects four ranks, the ``others`` fewer: the groups that their calls count on differ.
+    It may have met some of them; those that have met all of theirs need no other rank, unless it is
+    one of these. Then they wait for it in their first op."""
     trace = Trace(3)
     for proc in trace.ranks:
-        size = 4 if proc.rank == 2 else 3
+        size = 4 if proc.rank == 2 else others
         world = f"world size {size}"
         call(proc, "init_process_group", 1, tuple(range(size)), world, "10.0.0.1:1")
         if proc.rank is not None and proc.rank < met:
             op = proc.op("init_process_group", "", world, meets="10.0.0.1:1")
             proc.record(wire.Kind.CALL, 1, 9, op, seq=0, group_id=proc._groups[f"calls.{size}"])
+        if met == 2 < others and proc.rank != 2:
+            proc.collective("world", "all_reduce", 20, None)
     trace.flush()
+    stall(trace, 2100, r0=WAITING, r1=WAITING, r2=WAITING)
     assert {kind: one.culprits for kind, one in found(trace, 2500).items()} == kinds
 
 
