@@ -281,6 +281,22 @@ def test_a_message_that_one_side_leaves_out(
     assert drifts(passing(sent, received)) == found
 
 
+def test_a_hop_of_a_ring_that_one_rank_leaves_out_is_told_once() -> None:
+    """Each sends to the next and receives from the one before, twice a step; rank 1 once does
+    both once less."""
+    trace, t = Trace(3), 0.0
+    for step in range(24):
+        for at, proc in enumerate(trace.ranks):
+            for hop in range(1 if (at, step) == (1, 11) else 2):
+                proc.p2p("world", (at + 1) % 3, True, t + hop, t + hop + 0.1, step=step)
+                proc.p2p("world", (at - 1) % 3, False, t + hop, t + hop + 0.2, step=step)
+            proc.step(step, t, t + 9)
+        t += 10
+    trace.flush()
+    view = View(trace.store(), None)
+    assert drifts(view) == [((1,), "messages", ((0, 2), (1, 1), (2, 2)), 11)]
+
+
 def test_messages_that_may_be_missing_are_not_counted() -> None:
     """Records were lost, or the receives are from any rank."""
     assert not drifts(passing(TWICE, LESS, lost=1))

@@ -210,26 +210,30 @@ Edge = tuple[int, str, int, int, int]
 
 def _messages_apart(view: View) -> Iterator[Candidate]:
     """Find a message that one side left out in one step, while before and since then both sides
-    issue as many per step: each message since then is received in place of a later one."""
+    issue as many per step: each message since then is received in place of a later one. A rank
+    that leaves out both its messages of a ring is one candidate."""
     sides: dict[Edge, dict[bool, tuple[int, Array]]] = defaultdict(dict)
     for rank, process in view.having("issue_p2p"):
         if not process.lost(view.t_ns) and not is_unrecorded(process, 0, view.t_ns):
             for edge, sends, begin, counts in _by_step(view, rank, process):
                 sides[edge][sends] = begin, counts
+    found: dict[tuple[str, int, int, int], dict[int, int]] = defaultdict(dict)
     for (_, key, src, dst, _), both in sides.items():
         begin = max(first for first, _ in both.values())
         steps = {sends: counts[begin - first :] for sends, (first, counts) in both.items()}
         at = _differs_once(steps[True], steps[False]) if len(steps) == 2 else None
         if at is not None:
-            sent, received = int(steps[True][at]), int(steps[False][at])
-            odd = dst if sent == steps[True][at - 1] else src
-            group = next(of for of in view.ranks[odd].groups.values() if of.key == key)
-            yield Candidate(
-                kind="step-drift", ranks=(src, dst), culprits=(odd,), t_ns=last_step_end(view),
-                group=group.name,
-                facts=StepDrift(Label(group_label(view, group)), "messages",
-                                ((src, sent), (dst, received)), begin + at),
-            )  # fmt: skip
+            numbers = {src: int(steps[True][at]), dst: int(steps[False][at])}
+            odd = dst if numbers[src] == steps[True][at - 1] else src
+            found[key, begin + at, odd, numbers[odd]] |= numbers
+    for (key, step, odd, _), numbers in found.items():
+        group = next(of for of in view.ranks[odd].groups.values() if of.key == key)
+        yield Candidate(
+            kind="step-drift", ranks=tuple(sorted(numbers)), culprits=(odd,),
+            t_ns=last_step_end(view), group=group.name,
+            facts=StepDrift(Label(group_label(view, group)), "messages",
+                            tuple(sorted(numbers.items())), step),
+        )  # fmt: skip
 
 
 def _differs_once(sent: Array, received: Array) -> int | None:
