@@ -121,6 +121,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     replicas.unequal_modes,
     batches.same_data,
     batches.same_targets,
+    batches.unlike_data,
     batches.same_parts,
     batches.same_orders,
     batches.skipped_batches,

@@ -422,6 +422,7 @@ def _state() -> list[Candidate]:
         one("same-data", data.SameData(20), (0, 1, 2)),
         one("same-data", data.SameTargets(8), (0, 1)),
         one("same-data", data.SameParts(0, 4), (0, 1)),
+        one("unlike-data", data.UnlikeData(20, 5), (0, 1, 2), (1,)),
         *(one("skipped-batch", data.SkippedBatch(20, 30, what), (0, 1, 2), (1,))
           for what in ("data", "backward", "cleared again")),
         one("gradients-kept", state.GradientsKept(10, 3, 4, True), (0, 1, 2), (1,)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.values.batches import same_data, same_parts, same_targets
+from pardbg.analysis.findings.values.batches import same_data, same_parts, same_targets, unlike_data
 from pardbg_agent import wire
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
 
 BYTES = 4096
@@ -83,3 +84,46 @@ def test_samplers_with_one_rank(
             proc.step(step, t, t + 9)
     trace.flush()
     assert [one.ranks for one in same_parts(View(trace.store(), None))] == found
+
+
+ON = [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("told", "moved", "summed", "found"),
+    [
+        ([ON, ON, [1, 2, 7, 8, 9]], 4096, 0, [((2,), (20, 3))]),
+        ([ON, [6, 7, 8, 9, 10], ON], 4096, 0, [((1,), (0, 5))]),
+        ([ON, ON, ON], 4096, 0, []),
+        ([ON, ON, [1, 2, 3, 8, 9]], 4096, 0, []),  # in two looks
+        ([ON, ON, [1, 2, 7, 0, 9]], 4096, 0, []),  # not known in one
+        ([[1] * 5, [1] * 5, ON], 4096, 0, []),  # only one rank has labels
+        ([ON, [6, 7, 8, 9, 10], [11, 12, 13, 14, 15]], 4096, 0, []),  # each its part
+        ([ON, [6, 7, 8, 9, 10]], 4096, 0, []),  # no majority
+        ([ON, ON, [1, 2, 7, 8, 9]], 64, 0, []),  # counts
+        ([ON, ON, [1, 2, 7, 8, 9]], 4096, BYTES, []),  # replicas: data are to differ
+    ],
+)
+def test_a_rank_that_has_other_targets_than_those_it_computes_with(
+    told: list[list[int]], moved: int, summed: int, found: list[tuple[object, ...]]
+) -> None:
+    """Steps of 10 ms, a look in each tenth: ``moved`` bytes are summed at 0.5, backward 1-3,
+    ``summed`` bytes at 4, optimizer 6-7."""
+    trace = Trace(len(told))
+    for proc, own in zip(trace.ranks, told, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7, dtype="float32")  # fmt: skip
+        for step in range(10 * len(own)):
+            t = 10 * step
+            proc.collective("world", "all_reduce", t + 0.5, t + 0.6, moved, step=step)
+            if step % 10 == 0:
+                proc.record(wire.Kind.PROBE, t + 1, t + 1, proc.name("loss by NllLossBackward0"),
+                            lane=wire.Lane.COUNTER, step=step, a=own[step // 10])  # fmt: skip
+            proc.phase("backward", t + 1, t + 3, step)
+            if summed:
+                proc.collective("world", "all_reduce", t + 4, t + 5, summed, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    said = unlike_data(View(trace.store(), None))
+    assert [(one.culprits, facts(one, "step", "num_looks")) for one in said] == found

@@ -24,6 +24,15 @@ class SameTargets(SameData):
 
 
 @dataclass(frozen=True, slots=True)
+class UnlikeData(Facts):
+    """A rank of a tensor parallel group compares the group's result with targets of its own."""
+
+    step: int
+    """First step looked at in which they differ."""
+    num_looks: int
+
+
+@dataclass(frozen=True, slots=True)
 class SameParts(Facts):
     """Ranks that average their gradients have samplers that give them the same part."""
 
@@ -60,6 +69,7 @@ KINDS: Final = kinds(
     {
         "same-data": (SameData, SameTargets, SameParts),
         "same-order": SameOrder,
+        "unlike-data": UnlikeData,
         "skipped-batch": SkippedBatch,
     }
 )

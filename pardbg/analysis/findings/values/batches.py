@@ -11,6 +11,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import each_own_loss, newest_ended, own_losses
 from pardbg.analysis.base.steps import last_step_end
+from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.data_kinds import (
     SameData,
@@ -18,6 +19,7 @@ from pardbg.analysis.findings.kinds.data_kinds import (
     SameParts,
     SameTargets,
     SkippedBatch,
+    UnlikeData,
 )
 from pardbg.analysis.findings.values import exchanged
 from pardbg.analysis.findings.values.checksums import averaging_in_step
@@ -29,6 +31,8 @@ _FURTHER: Final = 128
 """Steps among which these are, where a loss is averaged for a log every few steps."""
 _TARGETS: Final = 8
 """Newest looks in which targets are equal, and not those of another look."""
+_UNLIKE: Final = 3
+"""Newest looks in which targets differ on the same ranks."""
 _ORDER: Final = "same order"
 """Name of the record of an epoch (a: its number) that a sampler begins for the b-th time."""
 _EPOCHS: Final = 3
@@ -85,6 +89,30 @@ def same_targets(view: View) -> Iterable[Candidate]:
                         kind="same-data", ranks=tuple(sorted(ranks)), t_ns=last_step_end(view),
                         facts=SameTargets(_TARGETS),
                     )  # fmt: skip
+
+
+def unlike_data(view: View) -> Iterable[Candidate]:
+    """Find a rank that computes one result with others (tensor parallel), and compares it with
+    other targets than all of them do with the same ones, which change from look to look."""
+    groups = {
+        group.ranks for process in view.ranks.values() if process.model is not None
+        for group in exchanged.computing(view, process) if view.ranks.keys() >= {*group.ranks}
+    }  # fmt: skip
+    for ranks in groups:
+        told = {rank: exchanged.targets(view, view.ranks[rank]) for rank in ranks}
+        steps = sorted(set.intersection(*map(set, told.values())))
+        by_step = [(step, {rank: told[rank][step] for rank in ranks}) for step in steps]
+        odd = [odd_ones(of) if all(of.values()) else () for _, of in by_step]
+        newest = odd[-_UNLIKE:]
+        if len(newest) < _UNLIKE or len({*newest}) > 1 or len(newest[0]) != 1:
+            continue
+        others = {of[r] for _, of in by_step[-_UNLIKE:] for r in ranks if r not in newest[0]}
+        since = next(at for at in range(len(odd)) if {*odd[at:]} == {*newest})
+        if len(others) == _UNLIKE:
+            yield Candidate(
+                kind="unlike-data", ranks=tuple(sorted(ranks)), culprits=newest[0],
+                t_ns=last_step_end(view), facts=UnlikeData(steps[since], len(odd) - since),
+            )  # fmt: skip
 
 
 def same_parts(view: View) -> Iterable[Candidate]:

@@ -328,6 +328,25 @@ def shared_losses(view: View, process: Process, ranks: set[int], tokens: bool = 
     return set(steps[at[mixes & before]].tolist())
 
 
+def computing(view: View, process: Process) -> Iterator[GroupDef]:
+    """Yield the groups on which a rank sums more than a few numbers before each of its recent
+    backwards, and no gradients of a whole model after them: ranks compute one result on these."""
+    begun, until = _last_backwards(view, process)
+    if len(begun) < MIN_STEPS:
+        return
+    issues, part = issued_since(view, process, begun[0])
+    when = issues.when[part]
+    of = np.isin(issues.col("name_id")[part], [i for i, op in process.ops.items() if op.op in SUMS])
+    of &= (issues.col("a")[part] > SMALL_BYTES) & (when < begun[-1])
+    at = begun.searchsorted(when, "right") - 1
+    of &= when > until[at]
+    averaged = {group.key for group, _ in averages_on(view, process)}
+    for group_id in np.unique(issues.col("group_id")[part][of]).tolist():
+        group, here = process.groups.get(group_id), issues.col("group_id")[part] == group_id
+        if group and group.key not in averaged and len({*at[of & here]}) == len(begun) - 1:
+            yield group
+
+
 def syncs(view: View, process: Process, least_bytes: float) -> Array:
     """Return the begins, in ns, of backwards before which a rank exchanged at least ``least_bytes``
     since the optimizer's step: a model or a part of it in local SGD or DiLoCo, parameters broadcast
