@@ -81,7 +81,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "same-data-fsdp": (("same-data",), SLOW), "same-order": (("same-order",), SLOW),
     "leaves-out-fsdp": (("unequal-settings",), SLOW), "same-data-in-step": (("same-data",), SLOW),
     "leaves-out-two-fsdp": (("unequal-settings",), SLOW),
-    "same-data-to-all": (("same-data",), SLOW),
+    "same-data-to-all": (("same-data",), SLOW), "other-data-tp": (("unlike-data",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 SLOWED: dict[str, tuple[str, bool]] = {
@@ -101,7 +101,8 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
              "scale-differs", "eval-by-hand", "zeros-ddp", "zeros-by-hand", "dropout-ddp",
              "loss-ddp", "clips-own-fsdp", "rate-zero", "frozen-ddp",
-             "leaves-out-fsdp", "leaves-out-two-fsdp", "skips-ring")  # fmt: skip
+             "leaves-out-fsdp", "leaves-out-two-fsdp", "skips-ring",
+             "other-data-tp")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -124,6 +125,7 @@ FINE = (
     "fine-clips-pipeline",
     "fine-ring",
     "fine-to-all",
+    "fine-tp",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline", "clips-pipeline", "fine-clips-pipeline")

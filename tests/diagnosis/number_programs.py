@@ -18,23 +18,10 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 STEPS = 60
-BY_DDP = (
-    "wrapped-twice",
-    "averaged-twice",
-    "same-data-ddp",
-    "fine-ddp",
-    "keeps-gradients-ddp",
-    "fine-accumulates-ddp",
-    "never-clears-ddp",
-    "eval-ddp",
-    "scale-differs-ddp",
-    "fine-weights-ddp",
-    "zeros-ddp",
-    "dropout-ddp",
-    "loss-ddp",
-    "fine-dummy-ddp",
-    "frozen-ddp",
-)
+BY_DDP = ("wrapped-twice", "averaged-twice", "same-data-ddp", "fine-ddp",
+          "keeps-gradients-ddp", "fine-accumulates-ddp", "never-clears-ddp", "eval-ddp",
+          "scale-differs-ddp", "fine-weights-ddp", "zeros-ddp", "dropout-ddp", "loss-ddp",
+          "fine-dummy-ddp", "frozen-ddp")  # fmt: skip
 
 
 IN_STEP = ("accumulates-less-in-step", "fine-accumulates-in-step", "same-data-in-step")
@@ -448,6 +435,22 @@ def to_all(what: str) -> None:
         optimizer.step()
 
 
+def tensor_parallel(mine: bool, since: int) -> None:
+    """Each rank has a part of the hidden units, and all take one loss of their sum; one rank once
+    skips a batch."""
+    torch.manual_seed(dist.get_rank())
+    into, out = nn.Linear(64, 16), nn.Linear(16, 8, bias=False)
+    optimizer = torch.optim.SGD([*into.parameters(), *out.parameters()], lr=0.01)
+    data = torch.Generator().manual_seed(7)
+    for number in range(STEPS):
+        time.sleep(0.02)
+        for _ in range(2 if mine and number == since else 1):
+            x, y = torch.randn(64, 64, generator=data), torch.randint(8, (64,), generator=data)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(functional.all_reduce(out(into(x).relu())), y).backward()
+        optimizer.step()
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     if sys.argv[1].endswith("gan"):
@@ -462,6 +465,9 @@ def main() -> None:
         ring(sys.argv[1] != "fine-ring" and int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1] in ("same-order", "fine-epochs"):
         epochs(sys.argv[1])
+    elif sys.argv[1].endswith("tp"):
+        mine = sys.argv[1] != "fine-tp" and int(sys.argv[2]) == dist.get_rank()
+        tensor_parallel(mine, int(sys.argv[3]))
     elif sys.argv[1].endswith("to-all"):
         to_all(sys.argv[1])
     elif sys.argv[1].endswith("join"):
