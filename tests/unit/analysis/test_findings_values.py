@@ -437,3 +437,29 @@ def test_optimizer_steps_are_counted_at_a_collective_that_all_passed() -> None:
             if not (proc.rank == 1 and step == 1):
                 proc.phase("optimizer", 100 * step + 20, 100 * step + 30, step)
     assert updates(View(trace.store(), None), (0, 1), "world") == {0: 4, 1: 3}
+
+
+@pytest.mark.parametrize(
+    ("backwards", "ops", "skipped"),
+    [
+        (1, 2, ()),  # rank 1 sums twice a step, so it is in an earlier one
+        (2, 2, (1,)),  # every second backward has no step
+    ],
+)
+def test_a_rank_that_lacks_updates_skipped_them_only_if_it_ran_their_backwards(
+    backwards: int, ops: int, skipped: tuple[int, ...]
+) -> None:
+    """Ranks sum once a step of 100 ms, at its begin; rank 1 ``ops`` times, over as many ops."""
+    trace = replicas({0: [(5, 1), (6, 1)], 1: [(5, 1), (8, 1)], 2: [(5, 1), (6, 1)]})
+    for proc in trace.ranks:
+        each = ops if proc.rank == 1 else 1
+        for step in range(24 // each):
+            for at in range(each):
+                t = 100 * step * each + 20 * at
+                proc.collective("world", "all_reduce", t, t + 5, step=step)
+            for at in range(backwards if proc.rank == 1 else 1):
+                t = 100 * step * each + 40 + 10 * at
+                proc.phase("backward", t, t + 5, step)
+            proc.phase("optimizer", 100 * step * each + 80, 100 * step * each + 90, step)
+    finding = one(trace.flush(), "replica-divergence")
+    assert facts(finding, "skipped") == skipped

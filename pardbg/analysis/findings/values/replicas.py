@@ -236,11 +236,23 @@ def _skipped(
     view: View, ranks: Sequence[int], group: str
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
     """Return (ranks whose optimizer stepped another number of times than most, (that number, the
-    number of most))."""
+    number of most)); none if they ran fewer backwards, too: then they only issue more ops a
+    step."""
     steps = updates(view, [rank for rank in ranks if rank in view.ranks], group)
     (most, _), *others = Counter(steps.values()).most_common() or [(0, 0)]
     odd = tuple(sorted(rank for rank, number in steps.items() if number != most))
-    return (odd, (steps[odd[0]], most)) if others else ((), (0, 0))
+    if not others:
+        return (), (0, 0)
+    usual = next(rank for rank, number in steps.items() if number == most)
+    slower = steps[odd[0]] < most and _per_step(view, odd[0]) == _per_step(view, usual) > 0
+    return ((), (0, 0)) if slower else (odd, (steps[odd[0]], most))
+
+
+def _per_step(view: View, rank: int) -> float:
+    """Return the number of backwards for each step of a rank's optimizer so far; 0: not known."""
+    begun, _, _ = exchanged.backwards(view, view.ranks[rank])
+    steps, _, _ = exchanged.backwards(view, view.ranks[rank], of="optimizer")
+    return float(begun.searchsorted(steps[-1])) / len(steps) if len(steps) else 0.0
 
 
 def _syncs_at_times(view: View, process: Process, own: bool, average: bool) -> bool:
