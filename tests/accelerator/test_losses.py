@@ -12,7 +12,7 @@ import pytest
 from pardbg_agent.hooks.watch.probes import LEAST_BYTES
 from pardbg_agent.wire import Flag, Kind
 from tests.accelerator.conftest import Run
-from tests.accelerator.programs import drifting, spoiling
+from tests.accelerator.programs import drifting, spoiling, unread
 from tests.distributed.programs.watched import run_watched
 from tests.forked import Job
 from tests.hook_ways import NATIVE, WAYS
@@ -113,7 +113,32 @@ def test_a_devices_inputs_are_looked_at_without_waiting(
         ((finite, every),) = [(r.a, r.b) for r in ring.of(Kind.PROBE, "inputs finite")]
         assert (finite, every) == (begins - 1, 1)
         sends.append(len([r for r in bad if r.flags & Flag.P2P]))
-    assert sends == [1 if way == "native" else 2, 0]
+    assert sends == [2, 0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_with_an_input_that_was_due_and_not_read_is_told(
+    way: str, simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank whose input nobody read is not cleared: each kind of op, twice."""
+    for name, value in {"HOOKS": way, "NATIVE": NATIVE, "SIM": simulated}.items():
+        monkeypatch.setenv(f"PARDBG_{name}", value)
+    ended, rings = run_watched([Job("job", 2, ("tests.accelerator.programs.unread",))])["job"]
+    assert not any(ended.codes), ended.whole.err[-3000:]
+    for rank in (0, 1):
+        steps = json.loads(ended.out[rank].splitlines()[-1])
+        assert steps.keys() == unread.STEPS.keys()
+        assert rings[rank].defined("error") == []
+        sends = rank == 0
+        expected = {
+            name: not read and (sends or not name.startswith("message"))
+            for name, (_, read) in unread.STEPS.items()
+        }
+        told = {r.step for r in rings[rank].of(Kind.PROBE, "inputs unread")}
+        for which in (0, 1):
+            assert {name: of[which] in told for name, of in steps.items()} == expected
+        newest = max(step for of in steps.values() for step in of)
+        assert [r.a for r in rings[rank].of(Kind.PROBE, "inputs finite")] == [newest + 1]
 
 
 def test_a_frameworks_losses_on_a_device_are_read_late(

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pardbg" / "analysis" / "findings"
 SHARED = {
     "finding", "wording", "exits", "misfits", "absences", "rehearsed", "windows", "kinds", "kind",
-    "exchanged", "checksums", "system_calls",
+    "exchanged", "looked_at", "checksums", "system_calls",
 }  # fmt: skip
 """Modules that detectors have in common: facts about the run, none of them a finding."""
 COMPOSED = {"registry", "arbiter"}

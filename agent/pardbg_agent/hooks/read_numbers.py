@@ -33,18 +33,22 @@ def _late(c: _core.Core) -> LateNumbers | None:
     return None if c.device is None else c.device.numbers
 
 
-def read_numbers(c: _core.Core, numbers: Sequence[Any], tell: Tell) -> None:
+def read_numbers(c: _core.Core, numbers: Sequence[Any], tell: Tell) -> bool:
     """Call ``tell`` with the values of readable tensors of one element each, of one dtype: at once
-    if they are in host memory, else from the agent's thread when the device has computed them."""
+    if they are in host memory, else from the agent's thread when the device has computed them.
+    Returns whether that is to come."""
     if all(number.is_cpu for number in numbers):
         with unseen():
             tell([number.item() for number in numbers])
-    elif not counts_ops() and len({(one.dtype, one.device) for one in numbers}) == 1:
-        c.guard.call(_HOOK, _read_late, c, numbers, partial(c.guard.call, _HOOK, tell))
+        return True
+    if counts_ops() or len({(one.dtype, one.device) for one in numbers}) > 1:
+        return False
+    told = partial(c.guard.call, _HOOK, tell)
+    return bool(c.guard.call(_HOOK, _read_late, c, numbers, told))
 
 
-def _read_late(c: _core.Core, numbers: Sequence[Any], tell: Tell) -> None:
+def _read_late(c: _core.Core, numbers: Sequence[Any], tell: Tell) -> bool:
     late: LateNumbers = c.device.numbers
     with torch.no_grad(), late.here():
         flat = [number.detach().reshape(1) for number in numbers]
-        late.read(torch.cat(flat) if len(flat) > 1 else flat[0], tell)
+        return late.read(torch.cat(flat) if len(flat) > 1 else flat[0], tell)

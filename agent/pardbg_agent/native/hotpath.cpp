@@ -149,7 +149,7 @@ struct Issue {  // state of an op from before its issue until it is followed
 
 // Have Python wait at the gate, and number and name the op. Leaves `c.follow` null for an op
 // without a record. Raises KeyboardInterrupt and the like only.
-void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, bool look, Issue& c) {
+void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, std::optional<bool> look, Issue& c) {
   py::gil_scoped_acquire gil;
   if (ask_python == nullptr) return;
   const auto group = args[spec.group].toCustomClass<c10d::ProcessGroup>();
@@ -204,17 +204,17 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   const bool simple = s != nullptr && plain && (host || device_of(*s, *first) != nullptr) &&
                       (thread_known || level == 0);
   const bool found = simple && s->find(key, known);
-  const bool look = found && level > 1 && !host && spec.probed && !spec.gathers && in.first != nullptr &&
-                    (spec.p2p || (sums_up(op.reduce) && in.bytes >= kLeastBytes)) &&
+  const bool look = found && level > 1 && !host && in.first != nullptr &&
+                    (spec.send ? in.bytes > 0 : sums_up(op.reduce) && in.bytes >= kLeastBytes) &&
                     s->probes.load(std::memory_order_relaxed) &&
-                    s->looks.due(s->step.load(std::memory_order_relaxed), known.group, spec.p2p);
+                    s->looks.due(s->step.load(std::memory_order_relaxed), known.group, spec.send);
   if (!found || look || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
       (level > 1 && host && spec.probed && in.first != nullptr &&
        (spec.gathers ? s->gathers : s->probes).load(std::memory_order_relaxed) &&
        !usual(*in.first, in.bytes, spec.reduce < 0, spec.gathers,
               s->step.load(std::memory_order_relaxed) % kEvery == 0, s->probe_ns, s->since_ns))) {
     const int64_t t0 = look ? thread_ns() : 0;
-    ask(spec, boxed(), key, plain, look, c);
+    ask(spec, boxed(), key, plain, found ? std::optional(look) : std::nullopt, c);
     if (look) s->looks.spend(thread_ns() - t0);
     return;
   }
@@ -254,7 +254,7 @@ void arrives(Issue& c) {
   // At level summary, too: else its Work would be polled, and held with the op's memory.
   c.span = device->begin(f.r.t0, c.follow);
   if (c.span) f.timed = true, f.r.flags |= kTimed, f.span = c.span;
-  else c.captured = device->capturing();
+  else if ((c.captured = device->capturing())) s.looks.captured = true;
   s.own_ns += now_ns() - f.r.t0;
 }
 

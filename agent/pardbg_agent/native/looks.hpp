@@ -1,4 +1,4 @@
-// Inputs on a device that are looked at: Looks in hooks/ops/late_inputs.py, without Python.
+// Inputs on a device that are looked at: Chosen in hooks/ops/late_inputs.py, without Python.
 
 #pragma once
 
@@ -24,6 +24,8 @@ inline int64_t thread_ns() {
 
 class Looks {
  public:
+  std::atomic<bool> captured{false};  // a graph has captured ops: its replays are not seen
+
   // Count an op; return whether its input is to be looked at.
   bool due(uint32_t step, const Group* group, bool send) {
     std::lock_guard<std::mutex> guard(lock_);

@@ -113,6 +113,9 @@ Spec spec_of(const py::handle& op, int number) {
 struct Labels {  // Context.labels
   State* state;
 };
+struct Choice {  // late_inputs.Choice
+  State* state;
+};
 
 py::tuple row(const Open& o) {
   return py::make_tuple(o.group->key, o.group_id, o.op, o.seq, o.p2p, o.send, o.peer, o.tag,
@@ -293,6 +296,14 @@ PYBIND11_MODULE(_hotpath, m) {
         std::lock_guard<std::mutex> guard(l.state->lock);
         l.state->labels.clear(), l.state->num_labels = 0;
       });
+  py::class_<Choice>(m, "Choice")
+      .def("due", [](Choice& l, uint32_t step, const std::string& group, bool send) {
+        return l.state->looks.due(step, l.state->table.group(group), send);
+      })
+      .def("spend", [](Choice& l, int64_t ns) { l.state->looks.spend(ns); })
+      .def_property("captured", [](Choice& l) { return l.state->looks.captured.load(); },
+                    [](Choice& l, bool is) { l.state->looks.captured = is; })
+      .def_property_readonly("every", [](Choice& l) { return l.state->looks.every(); });
   py::class_<Owner>(m, "Table", py::dynamic_attr())
       .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, py::object>())
       // Take over this Core's ops and the ring's indices. Python's writer is switched over
@@ -357,7 +368,6 @@ PYBIND11_MODULE(_hotpath, m) {
         return found;
       })
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
-      .def("looks_every", [](Owner& o) { return o.state->looks.every(); })
       .def("sums", [](Owner& o) { return o.state->sums.take(); })
       .def("poll", [](Owner& o) {
         const auto [slow, looked] = poll(*o.state);
@@ -368,6 +378,7 @@ PYBIND11_MODULE(_hotpath, m) {
         return py::make_tuple(ended, looked);
       })
       .def_property_readonly("labels", [](Owner& o) { return Labels{o.state}; })
+      .def_property_readonly("choice", [](Owner& o) { return Choice{o.state}; })
       // -- op_table.OpTable
       .def("next_seq", [](Owner& o, const std::string& key, bool p2p) {
         return o.state->table.group(key)->next[p2p].fetch_add(1);

@@ -39,7 +39,7 @@ def main() -> None:
     syncs = sim.counts()["syncs"] - syncs
     message = torch.zeros(SIZE, device=sim.NAME)
     message[-20:] = float("inf")
-    for _ in range(2):  # C++ asks for the first of each kind, and does not look at it
+    for _ in range(2):  # C++ asks for the first of each kind
         dist.send(message, 1) if rank == 0 else dist.recv(message, 0)
         dist.all_reduce(message, dist.ReduceOp.MAX)
     least = torch.full((SIZE,), torch.finfo(torch.float32).min, device=sim.NAME)

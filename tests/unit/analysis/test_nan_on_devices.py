@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.analysis.findings.values import exchanged
+from pardbg.analysis.findings.values import looked_at
 from pardbg_agent import wire
 from pardbg_agent.hooks.ops import late_inputs
 from tests.unit.analysis.test_findings_speed import found, one
 from tests.unit.analysis.test_findings_values import probe
 from tests.unit.facts import facts
-from tests.unit.trace_builder import Trace
+from tests.unit.trace_builder import Trace, ns
 
 
 @pytest.mark.parametrize(("device", "every", "culprits"), [
@@ -88,12 +88,68 @@ def test_losses_of_all_devices_may_come_from_a_sum_that_was_not_seen(
     assert facts(finding, "what", "everywhere", "unseen") == ("loss", True, unseen)
 
 
+@pytest.mark.parametrize(("unread", "before", "culprits"), [
+    (5, 0, ()), (4, 0, (1,)), (6, 0, (1,)), (6, 1, ()), (4, 1, (1,)),
+])  # fmt: skip
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_input_that_was_due_and_not_read_clears_no_rank(
+    rank: int, unread: int, before: int, culprits: tuple[int, ...]
+) -> None:
+    """Rank 1 brings NaN to the sum of step 5; one of both has an input of a step, or of all until
+    then, that nobody read."""
+    trace = on_devices(9, 5, 6, 5)
+    probe(trace.ranks[rank], "inputs unread", 661, unread, a=before, b=0)
+    finding = one(trace, "nan")
+    assert (finding.culprits, facts(finding, "hidden")) == (culprits, not culprits)
+
+
+def test_a_rank_that_records_less_for_a_time_is_not_cleared() -> None:
+    """From 510 to 520 ms of step 5, whose ops may be missing then."""
+    trace = on_devices(9, 5, 6, 5)
+    first = trace.ranks[0]
+    first.define(wire.DefKind.PROCESS, proc=first.proc, unrecorded=[[ns(510), ns(520)]])
+    assert one(trace, "nan").culprits == ()
+
+
+@pytest.mark.parametrize(("at", "num_bytes", "times", "culprits"), [
+    (20, 1 << 20, 2, (1,)), (20, 1 << 20, 3, ()), (20, 4096, 1, ()), (20, 64, 4, (1,)),
+])  # fmt: skip
+def test_a_rank_may_have_its_nan_from_a_sum_of_another_group(
+    at: float, num_bytes: int, times: int, culprits: tuple[int, ...]
+) -> None:
+    """As with tensor parallelism: of its large sums the first and last are looked at, of small ones
+    none; those of up to 64 bytes are norms."""
+    trace = on_devices(9, 5, 6, 5)
+    trace.groups["tp"] = (0, 1)
+    for proc in trace.ranks:
+        for number in range(times):
+            begin = 500 + at + number
+            proc.collective("tp", "all_reduce", begin, begin + 0.5, num_bytes, step=5)
+    finding = one(trace, "nan")
+    assert (finding.culprits, facts(finding, "hidden")) == (culprits, not culprits)
+
+
+@pytest.mark.parametrize(("sums", "looked", "unseen"), [(0, 5, False), (1, 6, False), (1, 5, True),
+                                                        (2, 6, True)])  # fmt: skip
+def test_losses_of_all_devices_may_come_from_a_sum_of_their_own_step(
+    sums: int, looked: int, unseen: bool
+) -> None:
+    """Before a loss at 30 ms a step has sums of the forward; of one it is known in time."""
+    trace = on_devices(9, 99, 6, looked)
+    probe(trace.ranks[1], "inputs finite", 660, 6, a=looked, b=1)
+    for proc in trace.ranks:
+        for number in range(sums):
+            proc.collective("world", "all_reduce", 610 + number, 610.5 + number, 1 << 20, step=6)
+    finding = one(trace, "nan")
+    assert facts(finding, "what", "everywhere", "unseen") == ("loss", True, unseen)
+
+
 @pytest.mark.parametrize(("messages", "culprits"), [(32, (1,)), (33, ())])
 def test_a_rank_did_not_look_at_more_messages_of_a_step(
     messages: int, culprits: tuple[int, ...]
 ) -> None:
     """Rank 0 sends so many; of the 33rd nobody knows, and rank 1's loss may come from it."""
-    assert exchanged.MAX_SENDS == late_inputs.MAX_SENDS
+    assert looked_at.MAX_SENDS == late_inputs.MAX_SENDS
     finding = one(sending(8, messages, bad=5), "nan")
     assert (finding.culprits, facts(finding, "hidden")) == (culprits, not culprits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
+from pardbg_agent.hooks.ops import late_inputs
 from pardbg_agent.settings import FULL
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import make_run
@@ -226,3 +228,26 @@ def test_an_asynchronous_op_knows_where_it_was_issued(way: str, watched: Path) -
     sites = [core.CURRENT.call_site(r.t0) for r in rank(watched).of(Kind.OP_ISSUE)]
     last = None if SAYS_ASYNC else (__file__, line + 3, name)
     assert sites == [(__file__, line, name)] * 2 + [last]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_ways_choose_the_same_inputs_to_look_at(way: str, watched: Path, seed: int) -> None:
+    """Drawn steps of drawn sums and messages; looks that take too long come at drawn places."""
+    c, draw = core.CURRENT, random.Random(seed)
+    if c.native is None:
+        return
+    here, there = late_inputs.Chosen(), c.native.table.choice
+    chosen = []
+    for step in range(1, 300):
+        for _ in range(draw.choice((0, 1, 2, 5, 40))):
+            group, send = draw.choice("abc"), draw.random() < 0.5
+            due = here.due(step, group, send)
+            assert there.due(step, group, send) == due
+            chosen.append(due)
+        if draw.random() < 0.02:
+            here.spend(10_000_000_000)
+            there.spend(10_000_000_000)
+        assert there.every == here.every
+    assert True in chosen and False in chosen and here.every > 1
+    there.captured = True
+    assert c.native.table.choice.captured

@@ -37,22 +37,23 @@ class LateNumbers:
         module = torch.get_device_module(device)
         self.capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", bool)
 
-    def read(self, numbers: Any, tell: Tell) -> None:
-        """Have the agent's thread call ``tell`` with the values of a tensor of one dimension; never
-        if too many are awaited."""
+    def read(self, numbers: Any, tell: Tell) -> bool:
+        """Have the agent's thread call ``tell`` with the values of a tensor of one dimension.
+        Return whether it will: not if too many are awaited."""
         parts = numbers.split(_EACH) if len(numbers) > _EACH else (numbers,)
         taken = [one for _ in parts if (one := self._pool.one()) is not None]
-        if len(taken) == len(parts):
-            copies = [
-                memory[: part.nbytes].view(part.dtype)
-                for part, (_, memory) in zip(parts, taken, strict=True)
-            ]
-            for copy, part in zip(copies, parts, strict=True):
-                copy.copy_(part, non_blocking=True)
-            taken[-1][0].record(self._stream(self.device.index))
-            self._awaited.append((taken, copies, tell))
-        else:
+        if len(taken) < len(parts):
             self._give(taken)
+            return False
+        copies = [
+            memory[: part.nbytes].view(part.dtype)
+            for part, (_, memory) in zip(parts, taken, strict=True)
+        ]
+        for copy, part in zip(copies, parts, strict=True):
+            copy.copy_(part, non_blocking=True)
+        taken[-1][0].record(self._stream(self.device.index))
+        self._awaited.append((taken, copies, tell))
+        return True
 
     def here(self) -> Any:
         """Return a context in which the device is current."""

@@ -91,7 +91,7 @@ def _begin(spec: C10dOp) -> Any:
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
     async_at, reduces, gathers = spec.is_async, spec.reduce >= 0, spec.gathers
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    (least, few), late = probes.sizes(reduces, spec.probed), spec.probed and not gathers
+    (least, few), least_late = probes.sizes(reduces, spec.probed), late_inputs.least(spec)
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
@@ -138,8 +138,8 @@ def _begin(spec: C10dOp) -> Any:
             ))  # fmt: skip
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad, gathers)
-            if not on_cpu and late and a >= least:
-                _look_late(c, state, op, group_key, tensor, what if reduces else NONE)
+            if not on_cpu and a >= least_late:
+                _look_late(c, spec, state, op, group_key, tensor, what if reduces else NONE)
             return op if on_cpu or c.device is None else _arrives(c, op, state, tensor)
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)
@@ -149,15 +149,18 @@ def _begin(spec: C10dOp) -> Any:
 
 
 def _look_late(
-    c: _core.Core, state: State, op: Op, group_key: str, tensor: Any, reduce: Any
+    c: _core.Core, spec: C10dOp, state: State, op: Op, group_key: str, tensor: Any, reduce: Any
 ) -> None:  # fmt: skip
-    """Have the device look at an op's input if it is due, which C++ decides for the ops it asks
-    for."""
+    """Have the device look at an op's input if it is due, which C++ decides for the ops it knows.
+    Of lists of tensors no sample is taken."""
     looks, due = late_inputs.looks(c), state.look
-    if looks is not None and due is None and (reduce == NONE or reduce in late_inputs.SUMS):
-        due = looks.due(op.step, group_key, bool(op.flags & _SEND))
-    if looks is not None and due:
-        c.guard.call(late_inputs.HOOK, late_inputs.look, c, looks, op, tensor)
+    if looks is None or (reduce != NONE and reduce not in late_inputs.SUMS):
+        return
+    if due is None:
+        due = late_inputs.choice(c, looks).due(op.step, group_key, spec.send)
+    if due:
+        whole = spec.probed and not spec.coalesced
+        late_inputs.timed_look(c, looks, op, tensor if whole else None, state.look is not None)
 
 
 def _arrives(c: _core.Core, op: Op, state: State, tensor: Any) -> Op:

@@ -269,10 +269,12 @@ _begin: Final = tuple(issue.make_begin(spec) for spec in C10D_OPS)
 
 
 @unseen
-def ask(number: int, pg: Any, address: int, reduce: int, look: bool, args: list[Any]) -> Any:
+def ask(
+    number: int, pg: Any, address: int, reduce: int, look: bool | None, args: list[Any]
+) -> Any:  # fmt: skip
     """Return the facts the kernel needs of an op about to enter the backend: the fields of an Op,
     its group's key and ranks. None: the op is not recorded. Waits at the gate. ``look``: at its
-    input on a device."""
+    input on a device; None: not decided."""
     entered = now_ns()
     try:
         c = _core.CURRENT or _core.ensure()

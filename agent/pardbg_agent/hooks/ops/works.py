@@ -28,6 +28,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
 from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.device.device_records import HOOK
+from pardbg_agent.hooks.ops import late_inputs
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.life.own_frames import hide_own
@@ -116,6 +117,7 @@ def _on_device(c: _core.Core, op: Op) -> bool:
         return device is not None
     captured = bool(not op.host_waits and c.guard.call(HOOK, device.times.capturing))
     if captured:
+        late_inputs.choice(c, of(c).part(late_inputs.Looks)).captured = True
         done(c, op, now_ns(), 0)
         device.op_over(op.token)
     return captured

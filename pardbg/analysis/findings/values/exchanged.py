@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.times import device
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
@@ -33,17 +32,9 @@ SHIFTED: Final = 8
 PROBES_BACK: Final = 4096
 """Maximum number of probes per rank looked at; a step has at most 16 checksums."""
 _LOOKS: Final = 64
-_FINITE: Final = "inputs finite"
-"""Name of the record of the steps before a rank's first number on a device that is not finite."""
-LARGE_BYTES: Final = 16_384
-MAX_SUMS: Final = 2
-"""Number of sums of LARGE_BYTES or more that ranks look at on a device: the first, the last."""
-MAX_SENDS: Final = 32
-"""Maximum number of a rank's messages in a step that it looks at on a device."""
 _ACTIONS: Final = {"forward": ("F",), "backward": ("B", "I", "W")}
 """Pipeline actions that stand for a phase, where no phase is recorded."""
 _ASYNC: Final = int(wire.Flag.ASYNC)
-_SEND: Final = int(wire.Flag.SEND)
 _ON_DEVICE: Final = int(wire.Flag.DEVICE | wire.Flag.DONE_DEVICE)
 
 
@@ -400,42 +391,3 @@ def backwards(
     begun, ended, steps = map(np.concatenate, zip(*parts, strict=True))
     order = begun.argsort()
     return begun[order], ended[order], steps[order]
-
-
-def looked_at_inputs(view: View, ranks: Iterable[int], step: int) -> bool:
-    """Return whether all these ranks looked for NaN in their ops' inputs in a step; in host memory
-    each rank does."""
-    return all(_looked(view, view.ranks[rank], step) for rank in ranks if rank in view.ranks)
-
-
-def looked_at_sums(view: View, step: int) -> bool:
-    """Return whether all ranks looked for NaN in all their large sums in a step."""
-    of_device = [process for process in view.ranks.values() if device(process)]
-    return looked_at_inputs(view, view.ranks, step) and not any(
-        _large_sums(view, process, step) > MAX_SUMS for process in of_device
-    )
-
-
-def _large_sums(view: View, process: Process, step: int) -> int:
-    """Return the largest number of large sums on a group in a step."""
-    issues, visible = view.rows(process, "issue")
-    lo, hi = np.searchsorted(issues.col("step")[:visible], (step, step + 1))
-    ids = [i for i, op in process.ops.items() if op.op in SUMS]
-    large = np.isin(issues.col("name_id")[lo:hi], ids)
-    large &= issues.col("a")[lo:hi] >= LARGE_BYTES
-    return int(np.bincount(issues.col("group_id")[lo:hi][large], minlength=1).max())
-
-
-def _looked(view: View, process: Process, step: int) -> bool:
-    if not device(process):
-        return True
-    table, visible = view.rows(process, "issue_p2p")
-    sends = (table.col("flags")[:visible] & _SEND != 0) & (table.col("step")[:visible] == step)
-    if np.count_nonzero(sends) > MAX_SENDS:
-        return False
-    table, visible = view.rows(process, "probe")
-    names = table.col("name_id")[:visible]
-    bad = np.isin(names, process.ids("nan")) & (table.col("step")[:visible] == step)
-    rows = np.flatnonzero(np.isin(names, process.ids(_FINITE)))
-    until = (step <= newest and step % every == 0 for newest, every in table.tuples(rows, "a", "b"))
-    return bool(bad.any()) or any(until)

@@ -16,7 +16,7 @@ from pardbg.analysis.base.steps import last_step_end
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
-from pardbg.analysis.findings.values import exchanged
+from pardbg.analysis.findings.values import exchanged, looked_at
 from pardbg.analysis.findings.values.checksums import averaging_in_step
 from pardbg.store.process import Process
 from pardbg.words import message
@@ -86,7 +86,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     if gathered:
         first, what = gathered[0], f"input to {gathered[0].op}"
         culprits = tuple(sorted({one.rank for one in gathered}))
-    hidden = _hidden(view, first, losses if what == "loss" else (), masks)
+    hidden = _hidden(view, first, losses if what == "loss" else (), masks, culprits)
     names = sorted(
         (one for one in seen if one.what == "grad" and one.step in (step, step + 1)),
         key=lambda one: (one.step, one.rank not in culprits),
@@ -115,8 +115,8 @@ def nan_origin(view: View) -> Iterable[Candidate]:
                         _senders_before(view, first, culprits),
                         not culprits and what == "loss" and _mixed(view, first.rank, step),
                         whose,
-                        not culprits and what == "loss" and step > 0
-                        and not exchanged.looked_at_sums(view, step - 1)),
+                        not culprits and what == "loss" and not looked_at.looked_at_sums(
+                            view, step, {one.rank: one.t_ns for one in reversed(at_first)})),
     )  # fmt: skip
 
 
@@ -143,7 +143,9 @@ def _harmless(view: View, step: int) -> bool:
     return found
 
 
-def _hidden(view: View, first: _Seen, losses: Sequence[int], masks: set[int]) -> bool:
+def _hidden(
+    view: View, first: _Seen, losses: Sequence[int], masks: set[int], culprits: Sequence[int]
+) -> bool:
     """Return whether a rank that did not look at its inputs in that step, or whose messages have
     ``masks``, may have made the first value that is not finite: an earlier stage, or another one
     that brings it to the same op."""
@@ -152,8 +154,13 @@ def _hidden(view: View, first: _Seen, losses: Sequence[int], masks: set[int]) ->
             return True
         processes = (view.ranks[rank] for rank in losses)
         sends = any(device(of) and view.visible(of, "issue_p2p") for of in processes)
-        return sends and not exchanged.looked_at_inputs(view, view.ranks, first.step)
-    return first.what == "op" and not exchanged.looked_at_inputs(view, view.ranks, first.step)
+        return sends and not looked_at.looked_at_inputs(view, view.ranks, first.step)
+    if first.what != "op":
+        return False
+    group = "" if first.sends else first.key[0]
+    return any(
+        looked_at.sums_elsewhere(view, rank, first.step, group) for rank in culprits
+    ) or not looked_at.looked_at_inputs(view, view.ranks, first.step)
 
 
 def _undecided(view: View, first: _Seen, begun: Sequence[_Seen]) -> bool:
