@@ -4,6 +4,7 @@ can be read late or not; then a loss that is NaN."""
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -112,7 +113,9 @@ def main() -> None:
             steps.setdefault(name, []).append(core.CURRENT.step)
             run()
             optimizer.step()
+    sim.settings.capturing = "captured" in sys.argv
     dist.all_reduce(full())
+    sim.settings.capturing = False
     wait_until(lambda: not core.CURRENT.device.poll(), what="all numbers read")
     (model(torch.ones(2, 4).to(sim.NAME)).sum() * float("nan")).backward()
     wait_until(lambda: not core.CURRENT.device.poll(), what="the loss read")
