@@ -129,6 +129,15 @@ def test_a_rank_may_have_its_nan_from_a_sum_of_another_group(
     assert (finding.culprits, facts(finding, "hidden")) == (culprits, not culprits)
 
 
+@pytest.mark.parametrize(("num_bytes", "culprits"), [(64, (1,)), (65, ())])
+def test_a_rank_may_have_its_nan_from_tokens(num_bytes: int, culprits: tuple[int, ...]) -> None:
+    """As with expert parallelism, even on the group of its sums: nobody looks at an all_to_all."""
+    trace = on_devices(9, 5, 6, 5)
+    for proc in trace.ranks:
+        proc.collective("world", "all_to_all", 520, 521, num_bytes, step=5)
+    assert one(trace, "nan").culprits == culprits
+
+
 @pytest.mark.parametrize(("sums", "looked", "unseen"), [(0, 5, False), (1, 6, False), (1, 5, True),
                                                         (2, 6, True)])  # fmt: skip
 def test_losses_of_all_devices_may_come_from_a_sum_of_their_own_step(

@@ -54,29 +54,38 @@ def _all_sums(view: View, process: Process, step: int, until_ns: int) -> bool:
 
 def _large_sums(view: View, process: Process, step: int, until_ns: int | None = None) -> int:
     """Return the largest number of large sums on a group in a step."""
-    groups, sizes = _sums(view, process, step, until_ns)
+    groups, sizes = _moved(view, process, step, SUMS, until_ns)
     return int(np.bincount(groups[sizes >= LARGE_BYTES], minlength=1).max())
 
 
-def sums_elsewhere(view: View, rank: int, step: int, but: str) -> bool:
-    """Return whether a rank on a device takes part in sums in a step, not those of the group of key
-    ``but``, that nobody looks at: a NaN that another rank brings to one of them is in its own
-    values from there on, as with tensor parallelism."""
+def mixed_elsewhere(view: View, rank: int, step: int, but: str) -> bool:
+    """Return whether a rank on a device takes part, in a step, in all_to_alls, or in sums not on
+    the group of key ``but``, whose inputs nobody looks at: a NaN that another rank brings to one of
+    them is in its own values from there on, as with tensor or expert parallelism."""
     process = view.ranks[rank]
     if not device(process):
         return False
-    groups, sizes = _sums(view, process, step)
-    kept = [i for i, group in process.groups.items() if group.key == but or len(group.ranks) < 2]
-    counts = ~np.isin(groups, kept) & (sizes > FEW_BYTES)
+    tokens, sizes = _moved(view, process, step, ("all_to_all",))
+    if (sizes[~np.isin(tokens, _without(process, ""))] > FEW_BYTES).any():
+        return True
+    groups, sizes = _moved(view, process, step, SUMS)
+    counts = ~np.isin(groups, _without(process, but)) & (sizes > FEW_BYTES)
     large = np.bincount(groups[counts & (sizes >= LARGE_BYTES)], minlength=1)
     return bool((counts & (sizes < LARGE_BYTES)).any() or large.max() > MAX_SUMS)
 
 
-def _sums(view: View, process: Process, step: int, until_ns: int | None = None) -> tuple[Any, Any]:
-    """Return (group ids, bytes) of a rank's sums in a step, of those issued until a time."""
+def _without(process: Process, but: str) -> list[int]:
+    """Return the ids of the group of a key, and of those of one rank."""
+    return [i for i, group in process.groups.items() if group.key == but or len(group.ranks) < 2]
+
+
+def _moved(
+    view: View, process: Process, step: int, ops: Iterable[str], until_ns: int | None = None
+) -> tuple[Any, Any]:
+    """Return (group ids, bytes) of a rank's ops in a step, of those issued until a time."""
     issues, visible = view.rows(process, "issue")
     lo, hi = np.searchsorted(issues.col("step")[:visible], (step, step + 1))
-    ids = [i for i, op in process.ops.items() if op.op in SUMS]
+    ids = [i for i, op in process.ops.items() if op.op in ops]
     of = np.isin(issues.col("name_id")[lo:hi], ids)
     if until_ns is not None:
         of &= issues.when[lo:hi] < until_ns

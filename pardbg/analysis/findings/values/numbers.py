@@ -159,7 +159,7 @@ def _hidden(
         return False
     group = "" if first.sends else first.key[0]
     return any(
-        looked_at.sums_elsewhere(view, rank, first.step, group) for rank in culprits
+        looked_at.mixed_elsewhere(view, rank, first.step, group) for rank in culprits
     ) or not looked_at.looked_at_inputs(view, view.ranks, first.step)
 
 
