@@ -114,7 +114,9 @@ def look_at(version: str, folder: Path, given: argparse.Namespace) -> list[Row]:
     here = Environment(folder / f"torch-{version}")
     if not here.install(version, given.index):
         last = here.log.read_text().strip().splitlines()[-1]
-        return [Row(version, "–", missing=[f"not installed: {last[:120]}"], failed=True)]
+        row = Row(version, "–", missing=[f"not installed: {last[:120]}"], failed=True)
+        print(row.text(), flush=True)
+        return [row]
     built = "C++" in given.way and here.run([here.python, "-m", "pardbg_agent.native"])
     why_not = here.log.read_text().strip().splitlines()[-1]
     lacks = here.folder / "lacks.json"

@@ -269,6 +269,15 @@ def _adds_others(cause: Candidate, effect: Candidate) -> bool:
     return unlike and not set(cause.ranks).isdisjoint(effect.culprits or effect.ranks)
 
 
+def _spreads_to(cause: Candidate, effect: Candidate) -> bool:
+    """Return whether several ranks raised one exception in the step of a value that is not finite
+    and that stayed, or in the next one: the culprits among them."""
+    bad, of = cause.facts, effect.facts
+    assert isinstance(bad, values.NotFinite) and isinstance(of, ends.Raised)
+    then = bad.lasts and of.step in (bad.step, bad.step + 1) and _before(cause, effect)
+    return then and len(effect.ranks) > 1 and set(effect.ranks) >= {*cause.culprits, *bad.since}
+
+
 def _always(cause: Candidate, effect: Candidate) -> bool:
     return True
 
@@ -340,6 +349,8 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(
         (ends.ThreadRaised,), (*STALLS, *DISAGREEMENTS), _left_out, "note", tells=True
     ),
+    # Ranks check their values, and end.
+    Rule((values.NotFinite,), (ends.Raised,), _spreads_to, "note"),
     # A device that ran out of memory was near its limit before.
     Rule((devices.OutOfMemory,), (memory.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
@@ -482,7 +493,8 @@ def in_words(one: Candidate, severity: Severity) -> Finding:
     if evidence is None and screen:
         first = (one.culprits or one.ranks * (screen == "timeline"))[:1]
         evidence = Evidence(one.t_ns, first[0] if first else None, screen)
-    steps = tuple(filter(None, one.facts.advice().split(STEP)))
+    follows = severity == "info" and one.facts.severity() == "error"  # its cause has the advice
+    steps = () if follows else tuple(filter(None, one.facts.advice().split(STEP)))
     return Finding(
         kind=one.kind, severity=severity, t_ns=one.t_ns, text=text, steps=steps,
         ranks=ranks, culprits=culprits, group=one.group, seq=one.seq, where=one.where,

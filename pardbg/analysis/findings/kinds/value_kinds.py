@@ -43,7 +43,7 @@ class NotFinite(Facts):
     spoilt: tuple[int, ...] = ()
     """Ranks whose parameter was not finite when they computed the loss."""
     unseen: bool = False
-    """Not all that ranks sum on devices in the step before is looked at: it may be one rank's."""
+    """Not all that the loss may come from and ranks sum on devices is looked at."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -64,8 +64,7 @@ class NotFinite(Facts):
                 )
             elif self.unseen:
                 text += (
-                    " It may be one rank's gradient: not all that they sum on their devices in the "
-                    "step before is looked at."
+                    " It may be one rank's: not all that they sum on their devices is looked at."
                 )
         if self.before and not self.hidden:
             text += (
