@@ -422,8 +422,9 @@ def _first_failure(
     made_up = rehearsed(view) and bool(failed.origin) and is_user(failed.origin[-1])
     error, cause, also = brief(failed.text), _cause(failed), _also(failed)
     return "exception", kinds.Raised(
-        error, failed.step, rank, made_up, waiting, cause=cause, also=also
-    )
+        error, failed.step, rank, made_up, waiting, cause=cause, also=also,
+        everywhere=len(ranks) > 1 and {*ranks} == view.ranks.keys(),
+    )  # fmt: skip
 
 
 def _cause(failed: Failure) -> Cause | None:

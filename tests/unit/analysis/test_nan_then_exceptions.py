@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.findings.kinds.end_kinds import Raised
+from pardbg.analysis.findings.wording import word
 from tests.unit.analysis.test_ends import raises
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
 
 
@@ -31,3 +34,16 @@ def test_an_exception_of_several_ranks_after_a_nan_follows_from_it(
     assert (found["nan"].severity, found["nan"].culprits) == ("error", (2,))
     assert found["exception"].severity == ("info" if note else "error")
     assert bool(found["exception"].steps) == (not note)
+
+
+@pytest.mark.parametrize(("ranks", "everywhere"), [((0, 1, 2), True), ((0, 1), False)])
+def test_an_exception_of_all_ranks_is_no_ranks_fault(
+    ranks: tuple[int, ...], everywhere: bool
+) -> None:
+    trace = Trace(3)
+    for rank in ranks:
+        raises(trace.ranks[rank], 5 + rank)
+    trace.end(70, code=1)
+    (found,) = (one for one in snapshot(trace.store(), None).findings if one.severity == "error")
+    assert (found.kind, facts(found, "everywhere", "first")) == ("exception", (everywhere, 0))
+    assert found.advice == word(Raised, "try everywhere" if everywhere else "try")

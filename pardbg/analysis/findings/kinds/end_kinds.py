@@ -99,6 +99,8 @@ class Raised(_Failure):
     """Ranks that failed in another way so soon before or after that the order is not known."""
     cause: Cause | None = None
     also: tuple[Held, ...] = ()
+    everywhere: bool = False
+    """Whether all ranks raised it."""
 
     def text(self, about: Candidate) -> str:
         text = f"{ranks_text(about.ranks)} raised {self.error}{cause_text(self.cause)}"
@@ -108,7 +110,7 @@ class Raised(_Failure):
         if self.called_at:
             text += f" (in a call by RPC at {self.called_at})"
         text += _also_text(self.also)
-        if len(about.ranks) > 1 and not (self.cause and self.cause.ranks):
+        if len(about.ranks) > 1 and not (self.everywhere or (self.cause and self.cause.ranks)):
             text += f"; rank {self.first} was first"
         if self.made_up_input:
             text += (
@@ -118,7 +120,7 @@ class Raised(_Failure):
         return f"{text}.{_beside_text(self.beside)}{_waiting_text(self.waiting, about.ranks)}"
 
     def advice(self) -> str:
-        case = "beside" if self.beside else ""
+        case = "beside" if self.beside else "everywhere" if self.everywhere else ""
         return self.tries(next((_TELLING[part] for part in _TELLING if part in self.error), case))
 
 
