@@ -272,10 +272,10 @@ def _adds_others(cause: Candidate, effect: Candidate) -> bool:
 def _spreads_to(cause: Candidate, effect: Candidate) -> bool:
     """Return whether several ranks raised one exception in the step of a value that is not finite
     and that stayed, or in the next one: the culprits among them."""
-    bad, of = cause.facts, effect.facts
+    bad, of, raised = cause.facts, effect.facts, set(effect.ranks)
     assert isinstance(bad, values.NotFinite) and isinstance(of, ends.Raised)
     then = bad.lasts and of.step in (bad.step, bad.step + 1) and _before(cause, effect)
-    return then and len(effect.ranks) > 1 and set(effect.ranks) >= {*cause.culprits, *bad.since}
+    return then and len(raised) > 1 and raised >= {*cause.culprits, *bad.since}
 
 
 def _always(cause: Candidate, effect: Candidate) -> bool:
@@ -328,9 +328,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((devices.OutOfMemory,), (ends.ExitCode,), _is_error),
     Rule(_ROOTS, (ends.Interrupted,), _always),
     Rule(_STANDSTILLS, (ends.ExitCode,), _is_error),
-    Rule(
-        (*_ROOTS, ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always
-    ),
+    Rule((*_ROOTS, ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always),
     # A job that failed, or that somebody ended, before its first group.
     Rule((ends.ExitCode, ends.Interrupted), (recording.NoRanks,), _always, "note"),
     # One part of the samples is why ranks have equal losses, or targets.
@@ -346,9 +344,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
         "note",
         tells=True,
     ),
-    Rule(
-        (ends.ThreadRaised,), (*STALLS, *DISAGREEMENTS), _left_out, "note", tells=True
-    ),
+    Rule((ends.ThreadRaised,), (*STALLS, *DISAGREEMENTS), _left_out, "note", tells=True),
     # Ranks check their values, and end.
     Rule((values.NotFinite,), (ends.Raised,), _spreads_to, "note"),
     # A device that ran out of memory was near its limit before.
