@@ -195,7 +195,10 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int, rows: int) -> tuple[Lin
     top = words.binary_size(scale.top)
     ends = "╷0" + right(top, scale.bar - 2)
     excess = {row.rank: scale.excess(row) for row in snapshot.memory}
-    named = [(), line(" ", rule(f"{kind} by rank", cells - 2, f"one scale, 0 – {top}{left_out}"))]
+    # A device's total is of a step's end, when activations are gone.
+    beside = ", and a step's activations" if kind == "allocated" else ""
+    title = f"{kind} by rank{beside}"
+    named = [(), line(" ", rule(title, cells - 2, f"one scale, 0 – {top}{left_out}"))]
     return (
         verdict(snapshot.memory, excess, cells, snapshot.findings),
         *(named if rows >= SMALL else ()),
