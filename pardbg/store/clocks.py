@@ -58,8 +58,8 @@ class Clocks:
 
     def at(self, t_ns: int) -> Reading:
         """Return the reading valid at hub time ``t_ns``, or the first one before that."""
-        if not self._told:
-            return UNKNOWN
+        if not self._told or t_ns >= self._told[-1].t_ns:  # the usual case
+            return self.newest
         found = bisect_right(self._told, t_ns, key=lambda reading: reading.t_ns)
         return self._told[max(found - 1, 0)]
 
