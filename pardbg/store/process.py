@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pardbg.events import fields
 from pardbg.events.decode import Head
 from pardbg.store import definitions as defs
@@ -266,6 +269,15 @@ class Process:
     def gaps(self) -> tuple[tuple[int, int], ...]:
         """Return (time at which a gap was noticed, records lost so far) of each gap."""
         return tuple(self._gaps)
+
+    def group_ids(self, key: tuple[int, str]) -> list[int]:
+        """Return the ids of the group of this (epoch, key); mostly a single id."""
+        return [i for i, one in self.groups.items() if (one.epoch, one.key) == key]
+
+    def on_group(self, numbers: NDArray[Any], key: tuple[int, str]) -> NDArray[np.bool_]:
+        """Return which of these group ids are those of the group of this (epoch, key)."""
+        ids = self.group_ids(key)
+        return numbers == ids[0] if len(ids) == 1 else np.isin(numbers, ids)
 
     @property
     def undefined_groups(self) -> frozenset[int]:

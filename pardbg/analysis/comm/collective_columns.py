@@ -187,8 +187,7 @@ class IssuedCollectives:
         if (rank, number) not in self._newest:
             process, name = self._view.ranks[rank], _name(self.groups[number])
             table, visible = self._view.rows(process, "issue")
-            own = [gid for gid, group in process.groups.items() if _name(group) == name]
-            of = np.flatnonzero(np.isin(table.col("group_id")[:visible], own))
+            of = np.flatnonzero(process.on_group(table.col("group_id")[:visible], name))
             none = _LATER if table.base else -1  # evicted rows are not known
             self._newest[rank, number] = int(table.col("seq")[of[-1]]) if len(of) else none
         return self._newest[rank, number]

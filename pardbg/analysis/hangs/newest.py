@@ -114,19 +114,14 @@ def _open(view: View) -> Iterator[tuple[int, GroupDef, int]]:
 
 def _row(view: View, group: GroupDef, seq: int) -> CollectiveRow | None:
     """Return the collective, matched over its known ranks; None if none has a record of it."""
-    parts: dict[int, Issue] = {}
+    key, parts = (group.epoch, group.key), dict[int, Issue]()
     reached: dict[int, int] = {}
     for rank in group.ranks:
-        process = view.ranks.get(rank)
-        own = [] if process is None else [
-            gid for gid, one in process.groups.items()
-            if (one.epoch, one.key) == (group.epoch, group.key)
-        ]  # fmt: skip
-        if process is None or not own:
+        if (process := view.ranks.get(rank)) is None:
             continue
         table, visible = view.rows(process, "issue")
         lo = max(0, visible - TAIL)
-        of = np.flatnonzero(np.isin(table.col("group_id")[lo:visible], own))
+        of = np.flatnonzero(process.on_group(table.col("group_id")[lo:visible], key))
         seqs = table.col("seq")[lo:visible][of]
         if len(seqs):
             reached[rank] = int(seqs.max())

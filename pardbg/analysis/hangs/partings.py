@@ -56,7 +56,7 @@ def _phases(view: View, row: CollectiveRow, rank: int) -> list[_Phase]:
     if process is None or issued is None or row.step is None:
         return []
     table, rows = view.step_rows(process, "issue", row.step)
-    own = [i for i, group in process.groups.items() if (group.epoch, group.key) == row.key]
+    own = process.group_ids(row.key)
     ops = sorted(
         (seq, t0) for gid, seq, t0 in table.tuples(rows[:_MOST], "group_id", "seq", "t0_ns")
         if gid in own and seq < row.seq

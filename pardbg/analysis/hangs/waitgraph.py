@@ -430,8 +430,7 @@ class _Reached:
         table, visible = self._view.rows(process, name)
         lo = max(0, visible - TAIL)
         gids = table.col("group_id")[lo:visible]
-        own = [gid for gid in process.groups if _is(process, gid, group)]
-        seqs = table.col("seq")[lo:visible][np.isin(gids, own)]
+        seqs = table.col("seq")[lo:visible][process.on_group(gids, (group.epoch, group.key))]
         if len(seqs) or name == "call_begin":
             return int(seqs.max()) + 1 if len(seqs) else 0
         return sum(

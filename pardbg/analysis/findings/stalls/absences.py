@@ -99,7 +99,7 @@ def destroyed(view: View, rank: int, key: GroupKey) -> str | None:
     """Return the place where a rank destroyed a group that it was in (empty: not known); None: it
     did not, or it has made groups since that may replace this one."""
     process = view.ranks[rank]
-    own = [gid for gid, one in process.groups.items() if (one.epoch, one.key) == key]
+    own = process.group_ids(key)
     known = [(i, op) for i, op in process.ops.items() if op.op == "destroy_process_group"]
     ids = [i for i, op in known if op.tag in own or not op.reduce]  # of no group: of all
     table, visible = view.rows(process, "call")
@@ -110,7 +110,7 @@ def destroyed(view: View, rank: int, key: GroupKey) -> str | None:
     since, used = int(table.col("t0_ns")[rows[-1]]), 0
     for name in ("issue", "issue_p2p"):
         table, visible = view.rows(process, name)
-        of = np.isin(table.col("group_id")[:visible], own)
+        of = process.on_group(table.col("group_id")[:visible], key)
         used = max(used, int(table.col("t0_ns")[:visible][of].max(initial=0)))
     table, visible = view.rows(process, "call_begin")
     newer = table.col("name_id")[:visible][table.col("t0_ns")[:visible] > since]

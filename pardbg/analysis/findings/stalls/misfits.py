@@ -97,7 +97,7 @@ def keeps_total(view: View, split: MisfitSplit, rank: int, side: str) -> bool:
     all_to_all."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "issue")
-    groups = [i for i, g in process.groups.items() if (g.epoch, g.key) == split.key]
+    groups = process.group_ids(split.key)
     by_step: dict[int, list[tuple[int, int]]] = defaultdict(list)
     alike: dict[int, list[tuple[int, int]]] = {}
     for gid, step, seq, moved, op in table.tuples(
