@@ -12,7 +12,7 @@ from tests.contracts.trees import parsed
 ROOT = Path(__file__).parents[2]
 MODULE_LINES = 500
 FUNCTION_LINES = 60
-PRODUCT_LINES = 115_341
+PRODUCT_LINES = 115_642
 """Ceiling of all lines of pardbg and its agent, docstrings and C++ counted. Raised only for a
 feature, by a commit that names it; no line is packed or moved into text to stay below."""
 FILES = sorted([*(ROOT / "pardbg").rglob("*.py"), *(ROOT / "agent" / "pardbg_agent").rglob("*.py")])
