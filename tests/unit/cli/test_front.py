@@ -60,7 +60,7 @@ def test_the_help_of_ctl_names_every_verb() -> None:
     ("words", "job"),
     [
         (["watch", "python", "train.py"], 1),
-        (["watch", "-o", "x.mcap", "--level", "full", "python", "-o", "y"], 5),
+        (["watch", "-o", "x.mcap", "--level", "full", "sh", "-o", "y"], 5),
         (["run", "python", "-c", "pass"], 1),
         (["run", "-o", "x.mcap", "./job.sh"], 3),
         (["run", "python", "train.py", "--", "--lr", "3"], 1),  # that `--` is the job's
